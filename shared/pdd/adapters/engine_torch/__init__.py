@@ -1,0 +1,1 @@
+"""The embedded engine: Hugging Face models of the Llama kind by transformers' classes, with our paged KV."""

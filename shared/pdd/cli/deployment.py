@@ -1,0 +1,185 @@
+"""Start a deployment on this machine, wait until it serves, end it. Its record on disk suffices to end it from elsewhere."""
+
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from types import TracebackType
+
+import httpx
+
+from ..core.errors import PddError
+from ..runtime.settings import child_environment
+from .fleet import HOST, ROOT, Fleet, Part, Probe, line_control_of, parts_of, router_of
+from .processes import ProcessRecord, alive, end, last_lines, spawn
+from .run_directory import Deployed, RunDirectory
+
+READY_S = 120.0
+LOOK_S = 0.1
+PROBE_S = 1.0
+SERVICE_GRACE_S = 15.0
+SERVER_GRACE_S = 5.0
+SHOWN_LINES = 15
+
+Progress = Callable[[Sequence[str]], None]  # names of the parts that are not ready yet
+
+
+class DeploymentError(PddError):
+    """A part did not start; the message names it and shows the end of its log."""
+
+
+class Deployment:
+    """`with Deployment(fleet, run) as running:` serves inside and leaves nothing behind, whatever happens."""
+
+    def __init__(self, fleet: Fleet, run: RunDirectory) -> None:
+        self.fleet, self.run = fleet, run
+        self.parts: list[Part] = []
+        self._children: dict[int, subprocess.Popen[bytes]] = {}
+        self._deployed = Deployed()
+
+    def start(self, progress: Progress = lambda waiting: None, ready_s: float = READY_S) -> None:
+        """Raises DeploymentError, having ended what it had started."""
+        running = self.run.running()
+        if running:
+            names = ", ".join(record.name for record in running)
+            raise DeploymentError(f"already running from {self.run.path}: {names}; `pdd down` ends it")
+        self.run.prepare()
+        self.parts = parts_of(self.fleet, self.run.data)
+        self._deployed = Deployed(
+            router=router_of(self.parts),
+            line_control=line_control_of(self.parts),
+            model=str(self.fleet.model_dir or ""),
+        )
+        until = time.monotonic() + ready_s
+        try:
+            for _, gate in groupby(self.parts, key=lambda part: part.gate):
+                together = list(gate)
+                for part in together:
+                    self._spawn(part)
+                self._await_ready(together, until, progress)
+        except BaseException:
+            self.stop()
+            raise
+
+    def stop(self) -> list[str]:
+        """In the reverse order of starting. Returns the names of those that had to be killed."""
+        return end_deployed(self.run, self._reap)
+
+    def ended(self) -> list[ProcessRecord]:
+        """Parts that ended by themselves, or by another's hand."""
+        self._reap()
+        return [record for record in self._deployed.processes if not alive(record)]
+
+    def record(self, name: str) -> ProcessRecord:
+        return next(record for record in self._deployed.processes if record.name == name)
+
+    @property
+    def router_url(self) -> str:
+        return f"http://{self._deployed.router}"
+
+    @property
+    def line_control(self) -> str:
+        return self._deployed.line_control
+
+    def __enter__(self) -> "Deployment":
+        if not self.parts:
+            self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _spawn(self, part: Part) -> None:
+        record, child = spawn(
+            part.name,
+            part.command,
+            site=part.site,
+            env=child_environment(part.env),
+            cwd=ROOT,
+            log=self.run.logs / f"{part.name}.log",
+            ports=part.ports,
+        )
+        self._children[record.pid] = child
+        self._deployed = Deployed(
+            (*self._deployed.processes, record),
+            self._deployed.router,
+            self._deployed.line_control,
+            self._deployed.model,
+        )
+        self.run.write(self._deployed)
+
+    def _await_ready(self, parts: Sequence[Part], until: float, progress: Progress) -> None:
+        waiting = list(parts)
+        while waiting:
+            for part in list(waiting):
+                self._must_live(part)
+                if is_ready(part):
+                    waiting.remove(part)
+            progress([part.name for part in waiting])
+            if waiting and time.monotonic() > until:
+                raise DeploymentError(
+                    "\n".join(
+                        f"{part.name} is not ready in time; the end of its log:\n{self._tail(part)}" for part in waiting
+                    )
+                )
+            if waiting:
+                time.sleep(LOOK_S)
+
+    def _must_live(self, part: Part) -> None:
+        code = self._children[self.record(part.name).pid].poll()
+        if code is not None:
+            raise DeploymentError(f"{part.name} ended with status {code}; the end of its log:\n{self._tail(part)}")
+
+    def _tail(self, part: Part) -> str:
+        log = self.record(part.name).log
+        return "\n".join([*(f"  {line}" for line in last_lines(log, SHOWN_LINES)), f"  (all of it: {log})"])
+
+    def _reap(self) -> None:
+        for child in self._children.values():
+            child.poll()
+
+
+def is_ready(part: Part) -> bool:
+    match part.probe:
+        case Probe.CONNECT:
+            return _connects(next(iter(part.ports.values())))
+        case Probe.HTTP:
+            return _answers_ready(part.ports["http"])
+
+
+def _connects(port: int) -> bool:
+    try:
+        socket.create_connection((HOST, port), timeout=PROBE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+def _answers_ready(port: int) -> bool:
+    try:
+        return httpx.get(f"http://{HOST}:{port}/ready", timeout=PROBE_S, trust_env=False).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def end_deployed(run: RunDirectory, reap: Callable[[], None] = lambda: None) -> list[str]:
+    """End what the record in `run` names, and only that: router, workers, index, then the line and the servers."""
+    deployed = run.read()
+    if deployed is None:
+        return []
+    killed: list[str] = []
+    for group, grace_s in _ending_order(deployed.processes):
+        killed += end(group, grace_s, reap)
+    run.forget()
+    return killed
+
+
+def _ending_order(processes: Sequence[ProcessRecord]) -> list[tuple[list[ProcessRecord], float]]:
+    services = [record for record in processes if "http" in record.ports]
+    router = [record for record in services if record.name == "router"]
+    workers = [record for record in services if record.name != "router"]
+    servers = [record for record in processes if "http" not in record.ports]
+    return [(router, SERVICE_GRACE_S), (workers, SERVICE_GRACE_S), (servers[::-1], SERVER_GRACE_S)]

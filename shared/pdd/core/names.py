@@ -1,0 +1,89 @@
+"""Every metric and span of PDD, in one table each.
+
+The notes adapters refuse a name, a kind or a label that does not stand here. Units end the names, as Prometheus wants;
+histograms are all in seconds.
+"""
+
+from enum import StrEnum
+from typing import NamedTuple
+
+
+class Kind(StrEnum):
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    HISTOGRAM = "histogram"
+
+
+class Metric(NamedTuple):
+    kind: Kind
+    help: str
+    labels: tuple[str, ...]
+
+
+def _counter(help: str, *labels: str) -> Metric:
+    return Metric(Kind.COUNTER, help, labels)
+
+
+def _gauge(help: str, *labels: str) -> Metric:
+    return Metric(Kind.GAUGE, help, labels)
+
+
+def _histogram(help: str, *labels: str) -> Metric:
+    return Metric(Kind.HISTOGRAM, help, labels)
+
+
+METRICS: dict[str, Metric] = {
+    # requests, at the router
+    "pdd_requests_total": _counter("Requests that ended, by how.", "outcome"),
+    "pdd_requests_refused_total": _counter("Requests refused before anything was done for them.", "reason"),
+    "pdd_routes_total": _counter("Requests by the route chosen.", "route"),
+    "pdd_replans_total": _counter("Epochs raised because a cast lost a member or stood still.", "reason"),
+    "pdd_prompt_tokens_total": _counter("Prompt tokens of accepted requests."),
+    "pdd_tokens_dropped_total": _counter("Outputs that came and were not the next ones.", "reason"),
+    "pdd_inflight_requests": _gauge("Requests that were accepted and have not ended."),
+    "pdd_ttft_seconds": _histogram("Submission to the first token at the client's side."),
+    "pdd_second_token_seconds": _histogram("Submission to the second token."),
+    "pdd_itl_seconds": _histogram("Between two tokens that follow each other."),
+    "pdd_largest_gap_seconds": _histogram("The longest wait between two tokens of one request."),
+    "pdd_e2e_seconds": _histogram("Submission to the last token."),
+    # outputs and hand-over, at the workers
+    "pdd_tokens_written_total": _counter("Outputs written, by the role that wrote them.", "role"),
+    "pdd_prefix_hit_tokens_total": _counter("Prompt tokens found in this role's cache.", "role"),
+    "pdd_handovers_total": _counter("Yields to MD, by policy.", "kind"),
+    "pdd_ended_on_relay_total": _counter("Requests whose last token RLD wrote, by reason.", "reason"),
+    "pdd_relay_bound_lifted_total": _counter("Requests that RLD finished because no MD came in time."),
+    "pdd_held_requests": _gauge("Requests that this worker holds something for."),
+    "pdd_leases_expired_total": _counter("Requests given up because no router renewed them."),
+    "pdd_pages_free": _gauge("KV pages that hold nothing anyone needs."),
+    "pdd_pages_total": _gauge("KV pages of the pool."),
+    # KV on its way
+    "pdd_kv_bytes_total": _counter("KV payload that arrived whole, by way.", "way"),
+    "pdd_kv_transfer_seconds": _histogram("First byte to last answer of a transfer.", "way"),
+    "pdd_kv_frames_dropped_total": _counter("KV frames refused by the receiver.", "reason"),
+    "pdd_kv_damaged_total": _counter("Transfers that had to be asked for again.", "reason"),
+    "pdd_transfers_failed_total": _counter("Transfers whose connection was lost or refused.", "reason"),
+    "pdd_staging_bytes": _gauge("Memory reserved for KV that is not imported yet."),
+    "pdd_staging_refused_total": _counter("Transfers that found no staging memory and ask again."),
+    "pdd_line_bytes_per_second": _gauge("Measured rate of the way to a site, bytes per second.", "site"),
+    "pdd_line_rtt_seconds": _gauge("Measured round trip to a site.", "site"),
+    # bus, index, telemetry
+    "pdd_messages_dropped_total": _counter("Messages that came and did not fit.", "reason"),
+    "pdd_bus_dropped_total": _counter("Messages that the bus could not send or read.", "reason"),
+    "pdd_index_gaps_total": _counter("Gaps seen in a worker's numbered block changes."),
+    "pdd_index_lookups_total": _counter("Prefix lookups, by how they ended.", "outcome"),
+    "pdd_prefix_store_failures_total": _counter("Calls that the prefix store did not carry out.", "call"),
+    "pdd_spans_dropped_total": _counter("Spans that were not exported."),
+}
+
+SPANS: dict[str, str] = {
+    "request": "The router's: submission to the last token.",
+    "route": "Looking up prefixes and choosing a pipeline.",
+    "queue": "Waiting for a place in a batch.",
+    "prefill": "All of the prompt's computation at one worker.",
+    "prefill.chunk": "One step's share of it.",
+    "kv.transfer": "KV on its way to one receiver.",
+    "relay": "RLD writes.",
+    "handover": "From MainReady to MD's first token.",
+    "extend": "MD computes over outputs written elsewhere.",
+    "main": "MD writes.",
+}

@@ -1,0 +1,214 @@
+"""P: computes what is missing of the prompt's KV, sends each chunk as it is computed to whoever holds a ticket, speaks token 0.
+
+The engine's pages are held until every receiver of the cast has answered the closing frame; the ids until the router's Release.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import ClassVar
+
+from ..codec import encode_written
+from ..effects import (
+    CancelTransfer,
+    CloseSequence,
+    CloseTransfer,
+    Count,
+    Observe,
+    OfferKv,
+    OpenTransfer,
+    Speak,
+)
+from ..events import KvAcked, KvCloseAcked, SequenceOpened, SequenceRefused, TransferFailed
+from ..ids import Peer, TransferId
+from ..messages import Assignment, KvDelivered, StartPrefill, StopSending, Ticket
+from .worker import Computed, Held, Worker, Wrote
+
+
+class Phase(Enum):
+    OPENING = auto()
+    COMPUTING = auto()
+    SPOKEN = auto()  # token 0 is out; transfers may still run
+    SENT = auto()  # every receiver has everything; the pages are given back
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """One receiver's transfer. `missing` are its token ranges not offered yet; `broken` waits for the next ticket."""
+
+    ticket: Ticket
+    receiver: Peer
+    missing: list[tuple[int, int]]
+    opened_at: float
+    tokens: int = 0
+    broken: bool = False
+    closing: bool = False
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Prefilling(Held):
+    outgoing: dict[Peer, Outgoing] = field(default_factory=dict)
+    gone: dict[Peer, None] = field(default_factory=dict)  # receivers that left the cast
+    chunk_at: float = 0.0
+
+
+class Prefill(Worker[Prefilling]):
+    OPENING = Phase.OPENING
+    COMMAND = StartPrefill
+
+    def make(self, command: Assignment, router: Peer) -> Prefilling:
+        return Prefilling(command, router, Phase.OPENING, self.now, self.now)
+
+    def let_go(self, held: Prefilling) -> None:
+        for out in held.outgoing.values():
+            self.emit(CancelTransfer(out.ticket.transfer))
+            self.by_transfer.pop(out.ticket.transfer, None)
+
+    # -- prefill ------------------------------------------------------------------------------------------------------
+
+    def opened(self, held: Prefilling, event: SequenceOpened) -> None:
+        held.have = held.computed = event.have
+        held.chunk_at = self.now
+        self.enter(held, Phase.COMPUTING)
+        self._accept(held)
+        self.emit(Speak(held.key, stop=held.base + 1))
+        self.emit(Count("pdd_prefix_hit_tokens_total", (("role", self.me.role),), event.have))
+        for out in held.outgoing.values():
+            self._offer(held, out)
+
+    def refused(self, held: Prefilling, event: SequenceRefused) -> None:
+        self.refuse(held, event.reason)
+
+    def computed(self, held: Prefilling, event: Computed) -> None:
+        self.span(held, "prefill.chunk", held.chunk_at, upto=event.upto)
+        held.chunk_at = self.now
+        for out in held.outgoing.values():
+            self._offer(held, out)
+
+    def wrote(self, held: Prefilling, event: Wrote) -> None:
+        held.own_start = held.base
+        held.computed = len(held.command.ids)
+        held.whole = True
+        held.learn(event.written)
+        self.speak(held.router, event.written)
+        self.emit(Count("pdd_tokens_written_total", (("role", self.me.role),)))
+        self.span(held, "prefill", held.opened_at, prompt_tokens=len(held.command.ids), hit=held.have)
+        self.enter(held, Phase.SPOKEN)
+        for out in held.outgoing.values():
+            self._offer(held, out)
+
+    # -- transfers ----------------------------------------------------------------------------------------------------
+
+    def ticket(self, held: Prefilling, sender: Peer, ticket: Ticket) -> None:
+        """The truth about what a receiver lacks. A repeat of what is under way is ignored; a break or a higher serial starts anew."""
+        cast = held.command.cast
+        if sender not in (cast.relay, cast.main) or sender in held.gone:
+            return self.drop("cast")
+        out = held.outgoing.get(sender)
+        if out and (ticket.serial < out.ticket.serial or (ticket.serial == out.ticket.serial and not out.broken)):
+            return
+        if out:
+            self.emit(CancelTransfer(out.ticket.transfer))
+        out = Outgoing(ticket, sender, list(ticket.missing), self.now, sum(b - a for a, b in ticket.missing))
+        held.outgoing[sender] = out
+        self.by_transfer[ticket.transfer] = held
+        self.emit(
+            OpenTransfer(
+                ticket.transfer,
+                held.key,
+                sender,
+                ticket.address,
+                ticket.secret,
+                held.command.traceparent,
+                near=sender.site == self.me.site,
+            )
+        )
+        if held.phase is not Phase.OPENING:
+            self._offer(held, out)
+
+    def _offer(self, held: Prefilling, out: Outgoing) -> None:
+        """Offer what is computed; after token 0, the closing frame that carries it. An ended request hands nothing over."""
+        if out.broken or out.closing:
+            return
+        waiting = []
+        for start, stop in out.missing:
+            ready = min(stop, held.computed)
+            if start < ready:
+                self.emit(OfferKv(out.ticket.transfer, start, ready))
+            if max(start, ready) < stop:
+                waiting.append((max(start, ready), stop))
+        out.missing = waiting
+        if held.whole and not held.finish and not waiting:
+            out.closing = True
+            token_0 = held.outputs(held.base, held.base + 1)
+            self.emit(CloseTransfer(out.ticket.transfer, encode_written(token_0)))
+
+    def _outgoing(self, held: Prefilling, transfer: TransferId) -> Outgoing | None:
+        return next((out for out in held.outgoing.values() if out.ticket.transfer == transfer), None)
+
+    def acked(self, held: Prefilling, event: KvAcked) -> None:
+        held.progress += 1
+
+    def close_acked(self, held: Prefilling, event: KvCloseAcked) -> None:
+        out = self._outgoing(held, event.transfer)
+        if out is None or out.done:
+            return
+        out.done = True
+        way = "near" if out.receiver.site == self.me.site else "wan"
+        self.emit(Count("pdd_kv_bytes_total", (("way", way),), event.payload_bytes))
+        self.emit(Observe("pdd_kv_transfer_seconds", event.seconds, (("way", way),)))
+        self.span(held, "kv.transfer", out.opened_at, way=way, bytes=event.payload_bytes)
+        delivered = (out.receiver, out.tokens, event.payload_bytes, event.seconds)
+        self.send(held, held.router, KvDelivered(held.request, held.epoch, *delivered))
+        self._close_when_sent(held)
+
+    def _close_when_sent(self, held: Prefilling) -> None:
+        cast = held.command.cast
+        receivers = [peer for peer in (cast.relay, cast.main) if peer and peer not in held.gone]
+        if held.whole and all(peer in held.outgoing and held.outgoing[peer].done for peer in receivers):
+            self.enter(held, Phase.SENT)
+            self.emit(CloseSequence(held.key))
+
+    def failed(self, held: Prefilling, event: TransferFailed) -> None:
+        out = self._outgoing(held, event.transfer)
+        if out and not out.done:
+            out.broken = True
+            self.emit(Count("pdd_transfers_failed_total", (("reason", event.reason),)))
+
+    def stop_sending(self, held: Prefilling, sender: Peer, message: StopSending) -> None:
+        """The receiver has left the cast: free the line."""
+        held.gone[message.receiver] = None
+        out = held.outgoing.pop(message.receiver, None)
+        if out:
+            self.emit(CancelTransfer(out.ticket.transfer))
+            self.by_transfer.pop(out.ticket.transfer, None)
+        if held.phase is Phase.SPOKEN:
+            self._close_when_sent(held)
+
+    ROWS: ClassVar = {
+        (Phase.OPENING, SequenceOpened): "opened",
+        (Phase.OPENING, SequenceRefused): "refused",
+        (Phase.OPENING, Ticket): "ticket",  # receivers may be quicker than our own engine
+        (Phase.OPENING, StopSending): "stop_sending",
+        (Phase.OPENING, TransferFailed): "failed",  # connecting starts with the ticket
+        (Phase.COMPUTING, Computed): "computed",
+        (Phase.COMPUTING, Wrote): "wrote",
+        **{
+            (phase, event): name
+            for phase in (Phase.COMPUTING, Phase.SPOKEN)
+            for event, name in (
+                (Ticket, "ticket"),
+                (StopSending, "stop_sending"),
+                (KvAcked, "acked"),
+                (KvCloseAcked, "close_acked"),
+                (TransferFailed, "failed"),
+            )
+        },
+        (Phase.SPOKEN, Computed): "late",  # a step that held the sequence once more
+        (Phase.SENT, Computed): "late",
+        (Phase.SENT, Ticket): "late",  # sent before our last frame reached its sender
+        (Phase.SENT, StopSending): "late",
+        (Phase.SENT, KvAcked): "late",
+        (Phase.SENT, KvCloseAcked): "late",
+        (Phase.SENT, TransferFailed): "late",
+    }

@@ -1,0 +1,530 @@
+"""The router: routes each request, stitches its outputs for the client, and is the arbiter when anybody is lost.
+
+It holds every token already streamed. It alone raises epochs; it takes outputs of the current epoch only, each index once, in
+order. Whatever it sends is repeated until answered, and whatever it took is given back however a request ends.
+"""
+
+from itertools import pairwise
+
+from ..blocks import HASH_BLOCK, block_hashes, pack
+from ..effects import Complete, Count, Deliver, Effect, Gauge, Observe, Reject, Send, Span
+from ..errors import IllegalEvent
+from ..events import DrainWanted, Event, Heard, RequestEnded, RequestSubmitted, TimerFired
+from ..ids import Epoch, Peer, RequestId, Role
+from ..messages import (
+    Accepted,
+    Ask,
+    Assignment,
+    Beat,
+    CutAnswer,
+    Found,
+    HeldRequest,
+    KvDelivered,
+    Lookup,
+    Message,
+    PrepareMain,
+    PrepareRelay,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    StartPrefill,
+    StopSending,
+    Taken,
+    Tokens,
+    Written,
+    Yield,
+)
+from ..routing import Route, RoutingSettings, routes
+from ..sampling import Finish
+from ..timeouts import STALL_GROWTH, TimeOuts
+from .course import Course, Phase
+from .fleet import Fleet
+
+COMMANDS: dict[Role, type[Assignment]] = {
+    Role.PREFILL: StartPrefill,
+    Role.RELAY: PrepareRelay,
+    Role.MAIN: PrepareMain,
+}
+
+
+class Router:
+    def __init__(
+        self,
+        me: Peer,
+        fingerprint: str,
+        timeouts: TimeOuts,
+        routing: RoutingSettings,
+        *,
+        max_inflight: int = 256,
+        policy: str = "one_shot",
+        relay_bound: int = 0,
+    ) -> None:
+        self.me, self.timeouts, self.routing = me, timeouts, routing
+        self.max_inflight, self.policy, self.relay_bound = max_inflight, policy, relay_bound
+        self.fleet = Fleet(fingerprint, timeouts.suspect_s)
+        self.courses: dict[RequestId, Course] = {}
+        self.releasing: dict[tuple[RequestId, Peer], tuple[Epoch, float, float]] = {}  # epoch, until, last sent
+        self.draining = False
+        self.now = 0.0
+        self._next_tick = 0.0
+        self._effects: list[Effect] = []
+
+    # -- the machine --------------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float | None:
+        return self._next_tick
+
+    @property
+    def idle(self) -> bool:
+        return not self.courses and not self.releasing
+
+    def start(self, now: float) -> list[Effect]:
+        return self.handle(TimerFired(), now)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self.now, self._effects = now, []
+        match event:
+            case TimerFired():
+                pass
+            case Heard(sender, to, message):
+                self._hear(sender, to, message)
+            case RequestSubmitted():
+                self._submit(event)
+            case RequestEnded(request, reason):
+                if course := self.courses.get(request):  # else it ended by itself at the same moment
+                    self._end(course, reason)
+            case DrainWanted():
+                self.draining = True
+            case _:
+                raise IllegalEvent(f"{type(event).__name__} at {self.me}")
+        if now >= self._next_tick:
+            self._next_tick = now + self.timeouts.tick_s
+            self._tick()
+        return self._effects
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def send(self, course: Course, to: Peer, message: Message) -> None:
+        self.emit(Send(to, message, course.asked.traceparent))
+
+    def drop(self, reason: str, name: str = "pdd_messages_dropped_total") -> None:
+        self.emit(Count(name, (("reason", reason),)))
+
+    # -- admission ----------------------------------------------------------------------------------------------------
+
+    def _submit(self, asked: RequestSubmitted) -> None:
+        if problem := self._problem(asked):
+            self.emit(Count("pdd_requests_refused_total", (("reason", problem.code),)))
+            return self.emit(problem)
+        course = Course(asked, self.now, progress_at=self.now, spoken_at=self.now)
+        course.report.prompt_tokens = len(asked.ids)
+        self.courses[asked.request] = course
+        self.emit(Gauge("pdd_inflight_requests", len(self.courses)))
+        index = next(iter(self.fleet.live(Role.INDEX, self.now)), None)
+        if index is None or len(asked.ids) < HASH_BLOCK:
+            return self._plan(course, "new")
+        blocks = block_hashes(asked.ids, self.fleet.fingerprint, asked.cache_salt)
+        self.send(course, index.peer, Lookup(asked.request, pack(blocks)))
+
+    def _problem(self, asked: RequestSubmitted) -> Reject | None:
+        """Bad input and overload are answered at once, before anything is held."""
+        request, context = asked.request, len(asked.ids) + asked.sampling.max_tokens
+        live = {role: self.fleet.live(role, self.now) for role in COMMANDS}
+        speakers = [*live[Role.RELAY], *live[Role.MAIN]]
+        if self.draining:
+            return Reject(request, 503, "draining", "this router is shutting down", retry_after_s=1.0)
+        if not speakers or not (live[Role.PREFILL] or live[Role.MAIN]):
+            return Reject(request, 503, "no_worker", "no worker is ready to serve this model", retry_after_s=1.0)
+        limit = max(seen.card.max_context for seen in speakers)
+        if context > limit:
+            text = f"prompt ({len(asked.ids)} tokens) and max_tokens ({asked.sampling.max_tokens}) exceed the limit of {limit} tokens"
+            return Reject(request, 400, "context_length_exceeded", text)
+        if len(self.courses) >= self.max_inflight:
+            text = f"{self.max_inflight} requests are in flight, the limit"
+            return Reject(request, 429, "overloaded", text, retry_after_s=1.0)
+        return None
+
+    # -- planning -----------------------------------------------------------------------------------------------------
+
+    def _found(self, message: Found) -> None:
+        course = self.courses.get(message.query)
+        if course is None or course.phase is not Phase.LOOKING:
+            return self.drop("late_lookup")
+        for name, incarnation, blocks in message.holders:
+            seen = self.fleet.workers.get(name)
+            if seen and seen.peer.incarnation == incarnation:
+                course.hits[seen.peer] = blocks * HASH_BLOCK
+        self._plan(course, "new")
+
+    def _routes(self, course: Course) -> list[Route]:
+        prefills, relays, mains = (
+            self.fleet.candidates(role, self.now, context, course.skip, course.hits)
+            for role, context in (
+                (Role.PREFILL, len(course.asked.ids) + len(course.out) + 1),
+                (Role.RELAY, course.context),
+                (Role.MAIN, course.context),
+            )
+        )
+        found = routes(len(course.asked.ids) + len(course.out), prefills, relays, mains, self.routing)
+        forced = [route for route in found if route.name == course.asked.route]
+        return forced or found
+
+    def _plan(self, course: Course, why: str) -> None:
+        """A new epoch with a new cast, from what the client already has."""
+        self._leave(course)
+        course.epoch = Epoch(course.epoch + 1)
+        course.plans += 1
+        course.planned_at = course.progress_at = self.now
+        found = self._routes(course)
+        if why != "new":
+            self.emit(Count("pdd_replans_total", (("reason", why),)))
+        if not found:
+            course.phase = Phase.WAITING
+            course.skip.clear()
+            return
+        route = found[0]
+        course.phase, course.named = Phase.RUNNING, route.cast
+        course.base = len(course.out)
+        course.cast = {
+            role: peer
+            for role, peer in zip(COMMANDS, (route.cast.prefill, route.cast.relay, route.cast.main), strict=True)
+            if peer
+        }
+        course.pen = next(iter(course.cast))
+        self._explain(course, found)
+        self._assign(course)
+        self._command(course)
+
+    def _explain(self, course: Course, found: list[Route]) -> None:
+        route, report = found[0], course.report
+        report.route, report.terms, report.epochs = route.name, dict(route.terms), course.epoch
+        report.others = {other.name: other.seconds for other in reversed(found[1:]) if other.name != route.name}
+        report.workers = {role.value: peer.name for role, peer in course.cast.items()}
+        self.emit(Count("pdd_routes_total", (("route", route.name),)))
+        self._span(course, "route", course.submitted_at, {"pdd.route": route.name, **_predicted(route.terms)})
+
+    def _assign(self, course: Course) -> None:
+        for role, peer in course.cast.items():
+            first = role is Role.PREFILL or Role.PREFILL not in course.cast
+            tokens = len(course.asked.ids) + course.base - course.hits.get(peer, 0) if first else 0
+            course.assigned.append((role, peer, tokens))
+            self.fleet.assign(peer, tokens, 1)
+
+    def _relieve(self, course: Course, role: Role | None = None) -> None:
+        """Take back what `_assign` accounted: of one role, or of all."""
+        for entry in [entry for entry in course.assigned if role in (None, entry[0])]:
+            course.assigned.remove(entry)
+            self.fleet.assign(entry[1], -entry[2], -1)
+
+    def _leave(self, course: Course) -> None:
+        """Forget the epoch's state. Members of the old cast are released; a new command to one of them supersedes."""
+        for peer in course.cast.values():
+            self._release(course.request, peer, course.epoch)
+        self._relieve(course)
+        course.cast, course.whole, course.acked, course.marks = {}, {}, {}, {}
+        course.waiting.clear()
+        course.yielded, course.main_spoke, course.cut = None, False, None
+        course.sent_at.clear()
+
+    def _command(self, course: Course) -> None:
+        """The commands of this epoch, to whoever has not answered."""
+        asked = course.asked
+        ids = (*asked.ids, *course.out[: course.base])
+        for role, peer in course.cast.items():
+            if peer in course.acked:
+                continue
+            command = COMMANDS[role](
+                request=course.request,
+                epoch=course.epoch,
+                cast=course.named,
+                ids=ids,
+                prompt_len=len(asked.ids),
+                sampling=asked.sampling,
+                cache_salt=asked.cache_salt,
+                traceparent=asked.traceparent,
+                policy=self.policy,
+                handover_after=asked.handover_after,
+                relay_bound=self.relay_bound,
+            )
+            self.send(course, peer, command)
+
+    # -- messages -----------------------------------------------------------------------------------------------------
+
+    def _hear(self, sender: Peer, to: Peer | None, message: Message) -> None:
+        if to not in (None, self.me):
+            return self.drop("incarnation")
+        match message:
+            case Beat():
+                self._beat(sender, message)
+            case Found():
+                self._found(message)
+            case Released(request, epoch):
+                waiting = self.releasing.get((request, sender))
+                if waiting and waiting[0] <= epoch:
+                    del self.releasing[(request, sender)]
+            case Tokens(written, own):
+                for part in written:
+                    if course := self._current(sender, part.request, part.epoch, "pdd_tokens_dropped_total"):
+                        self._tokens(course, sender, part, own)
+            case Accepted() | Refused() | Yield() | CutAnswer() | KvDelivered():
+                if course := self._current(sender, message.request, message.epoch, "pdd_messages_dropped_total"):
+                    self._answer(course, sender, message)
+            case _:
+                self.drop("unfit")
+
+    def _current(self, sender: Peer, request: RequestId, epoch: Epoch, counter: str) -> Course | None:
+        course = self.courses.get(request)
+        if course is None:
+            self.drop("ended", counter)
+        elif course.epoch != epoch:
+            self.drop("epoch", counter)
+        elif course.role_of(sender) is None:
+            self.drop("cast", counter)
+        else:
+            return course
+        return None
+
+    def _answer(self, course: Course, sender: Peer, message: Message) -> None:
+        match message:
+            case Accepted(have=have, beat=beat):
+                course.acked.setdefault(sender, beat)
+                course.progress_at = self.now
+                course.report.hit[sender.role.value] = have
+            case Refused(reason=reason):
+                self._refused(course, sender, reason)
+            case Yield(fence=fence, written=written):
+                self.send(course, sender, Taken(course.request, course.epoch))
+                if course.yielded is None and Role.MAIN in course.cast:
+                    course.yielded, course.pen, course.report.fence = message, Role.MAIN, fence
+                    course.take(written, Role.RELAY)
+                    self._deliver(course)
+            case CutAnswer(promised=promised):
+                course.cut = promised
+                if promised and (main := course.cast.get(Role.MAIN)):
+                    self._part(course, Role.MAIN, main)
+            case KvDelivered(receiver=receiver, tokens=tokens, payload_bytes=payload_bytes, seconds=seconds):
+                course.progress_at = self.now
+                way = "near" if receiver.site == sender.site else "wan"
+                course.report.transfers.append(
+                    {
+                        "to": receiver.role.value,
+                        "way": way,
+                        "tokens": tokens,
+                        "bytes": payload_bytes,
+                        "seconds": seconds,
+                    }
+                )
+
+    def _refused(self, course: Course, sender: Peer, reason: str) -> None:
+        """A refusal is an answer: who does not matter leaves the cast; else plan again without the refuser."""
+        self.emit(Count("pdd_requests_refused_total", (("reason", f"worker_{reason}"),)))
+        course.skip[sender.name] = None
+        role = course.role_of(sender)
+        assert role is not None
+        if course.matters(role):
+            self._plan(course, "refused")
+        else:
+            self._part(course, role, sender)
+
+    def _part(self, course: Course, role: Role, peer: Peer) -> None:
+        """A member leaves and the epoch goes on."""
+        del course.cast[role]
+        self._release(course.request, peer, course.epoch)
+        self._relieve(course, role)
+        prefill = course.cast.get(Role.PREFILL)
+        if prefill and role is not Role.PREFILL:
+            self.send(course, prefill, StopSending(course.request, course.epoch, peer))
+
+    def _tokens(self, course: Course, sender: Peer, written: Written, own: bool) -> None:
+        role = course.role_of(sender)
+        assert role is not None
+        if role is not Role.PREFILL and written.stop > course.base + 1:
+            course.whole[role] = None
+        if role is Role.MAIN and own and not course.main_spoke:
+            course.main_spoke, course.pen = True, Role.MAIN
+        course.take(written, role)
+        self._deliver(course)
+
+    def _deliver(self, course: Course) -> None:
+        while run := course.next_in_order():
+            written, speaker = run
+            course.progress_at = course.spoken_at = self.now
+            if speaker is Role.PREFILL:
+                self._relieve(course, Role.PREFILL)
+            course.spoke(speaker, written.start, written.stop, self.now - course.submitted_at)
+            self.emit(Deliver(course.request, written, speaker))
+            if written.finish:
+                return self._finish(course, written.finish, speaker)
+            if speaker is Role.MAIN:
+                self._free_front(course)
+
+    def _free_front(self, course: Course) -> None:
+        """MD has spoken in order: nobody before it is needed any more."""
+        for role in (Role.PREFILL, Role.RELAY):
+            if peer := course.cast.pop(role, None):
+                self._release(course.request, peer, course.epoch)
+                self._relieve(course, role)
+
+    # -- beats --------------------------------------------------------------------------------------------------------
+
+    def _beat(self, sender: Peer, beat: Beat) -> None:
+        if not self.fleet.hear(sender, beat, self.now):
+            return self.drop("incarnation")
+        mine = [held for held in beat.held if held.router.name == self.me.name]
+        for held in mine:
+            self._held(sender, held)
+        if mine:
+            current = {held.request: self._epoch_of(held.request) for held in mine}
+            self.emit(Send(sender, Renew(current)))
+        self._missing(sender, beat, {held.request for held in mine})
+
+    def _epoch_of(self, request: RequestId) -> Epoch:
+        course = self.courses.get(request)
+        return course.epoch if course else Epoch(0)
+
+    def _held(self, sender: Peer, held: HeldRequest) -> None:
+        """The pen and the progress are learned from beats too: a lost Yield or frame shows here."""
+        course = self.courses.get(held.request)
+        if course is None or course.epoch != held.epoch:
+            return
+        role = course.role_of(sender)
+        if role is None:
+            return
+        if held.whole and role is not Role.PREFILL:
+            course.whole[role] = None
+        if held.fence is not None and role is Role.RELAY and Role.MAIN in course.cast:
+            course.pen = Role.MAIN
+        if course.marks.get(sender) != held.progress:
+            course.marks[sender] = held.progress
+            course.progress_at = self.now
+
+    def _missing(self, sender: Peer, beat: Beat, listed: set[RequestId]) -> None:
+        """A request that was accepted and is no longer listed is lost there."""
+        for course in list(self.courses.values()):
+            role = course.role_of(sender)
+            accepted = course.acked.get(sender)
+            if role and accepted is not None and beat.number > accepted and course.request not in listed:
+                if course.matters(role):
+                    self._plan(course, f"forgotten_{role.value}")
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        for course in list(self.courses.values()):
+            match course.phase:
+                case Phase.LOOKING:
+                    if self.now - course.submitted_at > self.timeouts.lookup_s:
+                        self.emit(Count("pdd_index_lookups_total", (("outcome", "timeout"),)))
+                        self._plan(course, "new")
+                case Phase.WAITING:
+                    self._wait(course)
+                case Phase.RUNNING:
+                    self._watch(course)
+        for (request, peer), (epoch, until, sent) in list(self.releasing.items()):
+            if self.now > until:
+                del self.releasing[(request, peer)]  # its lease has ended by now
+            elif self.now - sent >= self.timeouts.retry_s:
+                self.releasing[(request, peer)] = (epoch, until, self.now)
+                self.emit(Send(peer, Release(request, epoch)))
+
+    def _wait(self, course: Course) -> None:
+        if self.now - course.spoken_at > self.timeouts.give_up_s:
+            self._give_up(course)
+        elif self.now - course.planned_at > self.timeouts.replan_s:
+            self._plan(course, "nobody")
+
+    def _watch(self, course: Course) -> None:
+        """Losses, stalls, gaps and unanswered messages of one running request."""
+        for role, peer in list(course.cast.items()):
+            if not self.fleet.lost(peer, self.now):
+                continue
+            if course.matters(role):
+                return self._plan(course, f"lost_{role.value}")
+            self._part(course, role, peer)
+        patience = self.timeouts.stall_s * STALL_GROWTH ** min(course.plans, 6)
+        if self.now - course.progress_at > patience:
+            if self.now - course.spoken_at > self.timeouts.give_up_s:
+                return self._give_up(course)
+            return self._plan(course, "stall")
+        self._repeat(course)
+
+    def _repeat(self, course: Course) -> None:
+        if self._every(course, "command", self.timeouts.retry_s):
+            self._command(course)
+        quiet = self.now - course.spoken_at
+        if quiet > (self.timeouts.ask_gap_s if course.waiting else self.timeouts.ask_silence_s):
+            if self._every(course, "ask", self.timeouts.retry_s):
+                for peer in course.cast.values():
+                    self.send(course, peer, Ask(course.request, course.epoch, len(course.out)))
+        main = course.cast.get(Role.MAIN)
+        if course.yielded and main and not course.main_spoke and self._every(course, "yield", self.timeouts.retry_s):
+            self.send(course, main, course.yielded)
+
+    def _every(self, course: Course, what: str, period_s: float) -> bool:
+        """True at most once each period, the first time after one."""
+        last = course.sent_at.setdefault(what, self.now)
+        if self.now - last < period_s:
+            return False
+        course.sent_at[what] = self.now
+        return True
+
+    # -- ends ---------------------------------------------------------------------------------------------------------
+
+    def _release(self, request: RequestId, peer: Peer, epoch: Epoch) -> None:
+        self.releasing[(request, peer)] = (epoch, self.now + self.timeouts.lease_s, self.now)
+        self.emit(Send(peer, Release(request, epoch)))
+
+    def _end(self, course: Course, outcome: str) -> None:
+        for peer in course.cast.values():
+            self._release(course.request, peer, course.epoch)
+        self._relieve(course)
+        del self.courses[course.request]
+        self.emit(Gauge("pdd_inflight_requests", len(self.courses)))
+        self.emit(Count("pdd_requests_total", (("outcome", outcome),)))
+        self._span(course, "request", course.submitted_at, self._summary(course, outcome), root=True)
+
+    def _finish(self, course: Course, finish: Finish, speaker: Role) -> None:
+        self._measure(course)
+        if speaker is Role.RELAY:
+            reason = "before_fence" if Role.MAIN in course.cast else "cut" if course.cut else "survival"
+            self.emit(Count("pdd_ended_on_relay_total", (("reason", reason),)))
+        self.emit(Complete(course.request, finish, course.report))
+        self._end(course, finish.reason)
+
+    def _give_up(self, course: Course) -> None:
+        text = "the request could not be recovered: no worker made progress in time"
+        self.emit(Reject(course.request, 503, "recovery_exhausted", text, retry_after_s=1.0))
+        self._end(course, "recovery_exhausted")
+
+    def _measure(self, course: Course) -> None:
+        """TTFT is measured here and nowhere else: once, where the client's stream is."""
+        at = course.report.token_at_s
+        self.emit(Observe("pdd_ttft_seconds", at[0]))
+        if len(at) > 1:
+            self.emit(Observe("pdd_second_token_seconds", at[1]))
+            self.emit(Observe("pdd_largest_gap_seconds", max(b - a for a, b in pairwise(at))))
+        self.emit(Observe("pdd_e2e_seconds", self.now - course.submitted_at))
+        self.emit(Count("pdd_prompt_tokens_total", (), len(course.asked.ids)))
+
+    def _summary(self, course: Course, outcome: str) -> dict[str, str | int | float]:
+        return {
+            "gen_ai.operation.name": "chat",
+            "gen_ai.usage.input_tokens": len(course.asked.ids),
+            "gen_ai.usage.output_tokens": len(course.out),
+            "gen_ai.response.finish_reasons": outcome,
+            "pdd.request": course.request,
+            "pdd.route": course.report.route,
+            "pdd.epochs": course.epoch,
+        }
+
+    def _span(
+        self, course: Course, name: str, start: float, attributes: dict[str, str | int | float], *, root: bool = False
+    ) -> None:
+        self.emit(Span(name, course.asked.traceparent, start, self.now, tuple(attributes.items()), root))
+
+
+def _predicted(terms: dict[str, float]) -> dict[str, str | int | float]:
+    return {f"pdd.predicted.{name}_s": round(value, 6) for name, value in terms.items()}

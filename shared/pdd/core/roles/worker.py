@@ -1,0 +1,430 @@
+"""What P, RLD and MD have in common: commands, leases, beats, tombstones, asked-again outputs, the cache's change events.
+
+A role adds its phases and its `ROWS`: (phase, event type) -> method name. A row that is missing for a peer's message drops and
+counts it; for the worker's own engine or link it raises IllegalEvent and changes nothing. Late results for requests that are
+gone are dropped: closing is always answered by silence.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from hashlib import blake2b
+from typing import Any, ClassVar, Generic, TypeVar
+
+from ..blocks import pack
+from ..effects import (
+    Broadcast,
+    CloseSequence,
+    Count,
+    Effect,
+    Gauge,
+    OpenSequence,
+    Send,
+    Span,
+)
+from ..errors import IllegalEvent
+from ..events import (
+    DrainWanted,
+    Event,
+    Heard,
+    KvAcked,
+    KvCloseAcked,
+    KvClosed,
+    KvDamaged,
+    KvExpected,
+    KvImported,
+    KvImportFailed,
+    KvLanded,
+    KvRefused,
+    LineMeasured,
+    SequenceOpened,
+    SequenceRefused,
+    StepDone,
+    TimerFired,
+    TransferFailed,
+)
+from ..ids import BlockHash, Epoch, Key, Peer, RequestId, TransferId
+from ..messages import (
+    Accepted,
+    Ask,
+    Assignment,
+    Beat,
+    BlocksChanged,
+    EngineLoad,
+    HeldRequest,
+    LineState,
+    Message,
+    Refused,
+    Release,
+    Released,
+    Renew,
+    Snapshot,
+    SnapshotWanted,
+    Tokens,
+    WorkerCard,
+    Written,
+)
+from ..sampling import Finish, TokenLogprobs
+from ..timeouts import TimeOuts
+
+
+@dataclass(frozen=True, slots=True)
+class Computed(Event):
+    """One request's part of a StepDone: ids before `upto` have KV."""
+
+    upto: int
+
+
+@dataclass(frozen=True, slots=True)
+class Wrote(Event):
+    """One request's part of a StepDone."""
+
+    written: Written
+
+
+@dataclass(slots=True)
+class Held:
+    """One request at one worker, in one epoch."""
+
+    command: Assignment
+    router: Peer
+    phase: Enum
+    opened_at: float
+    renewed_at: float
+    accepted: bool = False
+    have: int = 0
+    computed: int = 0
+    whole: bool = False
+    fence: int | None = None
+    out: list[int] = field(default_factory=list)  # every output known here, from index 0
+    logprobs: dict[int, TokenLogprobs] = field(default_factory=dict)
+    finish: Finish | None = None
+    own_start: int | None = None  # first output written here
+    progress: int = 0
+    sent_at: dict[str, float] = field(default_factory=dict)  # what was last sent when, for repeats
+    phase_at: float = 0.0
+
+    @property
+    def request(self) -> RequestId:
+        return self.command.request
+
+    @property
+    def epoch(self) -> Epoch:
+        return self.command.epoch
+
+    @property
+    def key(self) -> Key:
+        return Key(self.command.request, self.command.epoch)
+
+    @property
+    def base(self) -> int:
+        return self.command.base
+
+    def outputs(self, start: int, stop: int) -> Written:
+        """Known outputs [start, stop) as one piece, with `finish` if the last is among them."""
+        ids = tuple(self.out[start:stop])
+        logprobs = tuple(self.logprobs[i] for i in range(start, start + len(ids)) if i in self.logprobs)
+        ended = self.finish if self.finish and start + len(ids) == len(self.out) else None
+        return Written(self.request, self.epoch, start, ids, logprobs if len(logprobs) == len(ids) else (), ended)
+
+    def learn(self, written: Written) -> None:
+        """Append what continues the known outputs; what is already known is skipped."""
+        skip = len(self.out) - written.start
+        if skip < 0 or skip > len(written.ids) or (skip == len(written.ids) and not written.finish):
+            return
+        for offset, value in enumerate(written.logprobs[skip:], start=len(self.out)):
+            self.logprobs[offset] = value
+        self.out.extend(written.ids[skip:])
+        self.finish = written.finish or self.finish
+
+
+H = TypeVar("H", bound=Held)
+
+
+class Worker(Generic[H]):
+    """Base of the three engine roles. `held` is the truth about what this worker owes anybody."""
+
+    OPENING: ClassVar[Enum]
+    ROWS: ClassVar[dict[tuple[Enum, type], str]]
+    COMMAND: ClassVar[type[Assignment]]
+
+    def __init__(self, me: Peer, card: WorkerCard, timeouts: TimeOuts, secret_seed: bytes) -> None:
+        self.me, self.card, self.timeouts = me, card, timeouts
+        self._secret_seed = secret_seed
+        self.held: dict[RequestId, H] = {}
+        self.by_transfer: dict[TransferId, H] = {}
+        self.tombstones: dict[RequestId, tuple[Epoch, float]] = {}
+        self.blocks: dict[BlockHash, None] = {}
+        self.lines: dict[str, LineState] = {}
+        self.load = EngineLoad()
+        self.draining = False
+        self.now = 0.0
+        self._changes = 0
+        self._beats = 0
+        self._next_beat = 0.0
+        self._next_tick = 0.0
+        self._effects: list[Effect] = []
+        self._frames: dict[Peer, list[Written]] = {}
+
+    # -- the machine --------------------------------------------------------------------------------------------------
+
+    @property
+    def deadline(self) -> float | None:
+        return self._next_tick
+
+    @property
+    def idle(self) -> bool:
+        return not self.held
+
+    def start(self, now: float) -> list[Effect]:
+        return self.handle(TimerFired(), now)
+
+    def handle(self, event: Event, now: float) -> list[Effect]:
+        self.now, self._effects, self._frames = now, [], {}
+        self._dispatch(event)
+        if now >= self._next_tick:
+            self._next_tick = now + self.timeouts.tick_s
+            self._tick()
+        for peer, written in self._frames.items():
+            self.emit(Send(peer, Tokens(tuple(written))))
+        return self._effects
+
+    def _dispatch(self, event: Event) -> None:
+        match event:
+            case TimerFired():
+                pass
+            case Heard():
+                self._hear(event)
+            case StepDone():
+                self._step_done(event)
+            case SequenceOpened() | SequenceRefused() | KvImported() | KvImportFailed():
+                held = self.held.get(event.key.request)
+                self._own(held if held and held.key == event.key else None, event)
+            case (
+                KvExpected() | KvRefused() | KvLanded() | KvDamaged() | KvClosed()
+                | KvAcked() | KvCloseAcked() | TransferFailed()
+            ):  # fmt: skip
+                self._own(self.by_transfer.get(event.transfer), event)
+            case LineMeasured(line):
+                self.lines[line.site] = line
+            case DrainWanted():
+                self.draining = True
+            case _:
+                raise IllegalEvent(f"{type(event).__name__} at {self.me}")
+
+    def emit(self, effect: Effect) -> None:
+        self._effects.append(effect)
+
+    def send(self, held: Held, to: Peer, message: Message) -> None:
+        self.emit(Send(to, message, held.command.traceparent))
+
+    def speak(self, to: Peer | None, written: Written) -> None:
+        """Outputs leave in one frame per destination and event, so per engine step."""
+        if to:
+            self._frames.setdefault(to, []).append(written)
+
+    def every(self, held: Held, what: str, period_s: float) -> bool:
+        """True at most once each `period_s`, the first time at once."""
+        last = held.sent_at.get(what)
+        if last is not None and self.now - last < period_s:
+            return False
+        held.sent_at[what] = self.now
+        return True
+
+    def enter(self, held: Held, phase: Enum) -> None:
+        held.phase, held.phase_at = phase, self.now
+
+    def span(self, held: Held, name: str, start: float, **attributes: str | int | float) -> None:
+        """A finished stretch of this request, from `start` to now. Attributes get the prefix `pdd.`."""
+        named = {f"pdd.{key}": value for key, value in attributes.items()}
+        named |= {"pdd.request": held.request, "pdd.epoch": held.epoch}
+        self.emit(Span(name, held.command.traceparent, start, self.now, tuple(named.items())))
+
+    def secret_for(self, transfer: TransferId) -> bytes:
+        return blake2b(transfer.encode(), key=self._secret_seed, digest_size=16).digest()
+
+    # -- what a role may add ------------------------------------------------------------------------------------------
+
+    def make(self, command: Assignment, router: Peer) -> H:
+        raise NotImplementedError
+
+    def work(self, held: H) -> None:
+        """Called each tick: repeats and waits."""
+
+    def let_go(self, held: H) -> None:
+        """Free what the role took beyond the engine sequence. Comes before CloseSequence."""
+
+    # -- rows ---------------------------------------------------------------------------------------------------------
+
+    def _own(self, held: H | None, event: Event) -> None:
+        if held is None:
+            return  # its request was released while the engine or the link was at it
+        name = self.ROWS.get((held.phase, type(event)))
+        if name is None:
+            raise IllegalEvent(f"{type(event).__name__} in {held.phase.name} at {self.me}")
+        action: Callable[[H, Event], None] = getattr(self, name)
+        action(held, event)
+
+    def _peer(self, sender: Peer, message: Any) -> None:
+        held = self.held.get(message.request)
+        if held is None or held.epoch != message.epoch:
+            return self.drop("epoch")
+        name = self.ROWS.get((held.phase, type(message)))
+        if name is None:
+            return self.drop("unfit")
+        action: Callable[[H, Peer, Any], None] = getattr(self, name)
+        action(held, sender, message)
+
+    def drop(self, reason: str) -> None:
+        self.emit(Count("pdd_messages_dropped_total", (("reason", reason),)))
+
+    def late(self, held: H, *event: object) -> None:
+        """A row for what lost its race: nothing to do."""
+
+    # -- messages every role answers ----------------------------------------------------------------------------------
+
+    def _hear(self, heard: Heard) -> None:
+        message = heard.message
+        if heard.to != self.me:
+            return self.drop("incarnation")
+        match message:
+            case Assignment() if isinstance(message, self.COMMAND):
+                self._assign(heard.sender, message)
+            case Release():
+                self._release(heard.sender, message)
+            case Renew(epochs):
+                self._renew(heard.sender, epochs)
+            case Ask():
+                self._ask(heard.sender, message)
+            case SnapshotWanted():
+                self.emit(Send(heard.sender, Snapshot(self._changes, pack(list(self.blocks)))))
+            case Tokens(written):
+                for part in written:
+                    self._peer(heard.sender, part)
+            case _ if hasattr(message, "request"):
+                self._peer(heard.sender, message)
+            case _:
+                self.drop("unfit")
+
+    def _assign(self, router: Peer, command: Assignment) -> None:
+        held = self.held.get(command.request)
+        if held and held.epoch == command.epoch:
+            if held.accepted:
+                self._accept(held)
+            return
+        ended = self.tombstones.get(command.request)
+        if (held and command.epoch < held.epoch) or (ended and command.epoch <= ended[0]):
+            return self.drop("late_command")
+        if self.draining:
+            return self.emit(Send(router, Refused(command.request, command.epoch, "draining")))
+        if held:
+            self.forget(held)  # its whole pages stay in the cache, where the new epoch finds them
+        held = self.held[command.request] = self.make(command, router)
+        held.out = list(command.ids[command.prompt_len :])
+        held.phase_at = self.now
+        self.emit(
+            OpenSequence(
+                held.key,
+                command.ids,
+                command.prompt_len,
+                command.sampling,
+                command.cache_salt,
+                compute_last=command.cast.prefill in (None, self.me),
+            )
+        )
+
+    def _accept(self, held: H) -> None:
+        held.accepted = True
+        self.send(held, held.router, Accepted(held.request, held.epoch, held.have, self._beats))
+
+    def refuse(self, held: H, reason: str) -> None:
+        """No tombstone: a repeated command gets the same answer, or a better one."""
+        self.send(held, held.router, Refused(held.request, held.epoch, reason))
+        self.forget(held)
+
+    def forget(self, held: H) -> None:
+        self.let_go(held)
+        self.emit(CloseSequence(held.key))
+        del self.held[held.request]
+
+    def _bury(self, request: RequestId, epoch: Epoch) -> None:
+        old = self.tombstones.get(request, (Epoch(0), 0.0))[0]
+        self.tombstones[request] = (max(old, epoch), self.now + self.timeouts.tombstone_s)
+
+    def _release(self, sender: Peer, message: Release) -> None:
+        held = self.held.get(message.request)
+        if held and held.epoch <= message.epoch:
+            self.forget(held)
+        self._bury(message.request, message.epoch)
+        self.emit(Send(sender, Released(message.request, message.epoch)))
+
+    def _renew(self, router: Peer, epochs: dict[RequestId, Epoch]) -> None:
+        for request, epoch in epochs.items():
+            held = self.held.get(request)
+            if held is None or held.router.name != router.name:
+                continue
+            if epoch == held.epoch:
+                held.renewed_at = self.now
+            elif epoch == 0 or epoch > held.epoch:
+                self.forget(held)
+                self._bury(request, held.epoch)
+
+    def _ask(self, sender: Peer, message: Ask) -> None:
+        held = self.held.get(message.request)
+        if held is None or held.epoch != message.epoch:
+            return self.drop("epoch")
+        own = len(held.out) if held.own_start is None else held.own_start
+        start = max(message.start, held.base)
+        for begin, end, mine in ((start, min(own, len(held.out)), False), (max(start, own), len(held.out), True)):
+            if begin < end:
+                self.emit(Send(sender, Tokens((held.outputs(begin, end),), own=mine)))
+
+    # -- steps and time -----------------------------------------------------------------------------------------------
+
+    def _step_done(self, step: StepDone) -> None:
+        self.load = step.load
+        if step.stored or step.removed:
+            self._blocks_changed(step)
+        for key, upto in step.computed:
+            held = self.held.get(key.request)
+            if held and held.key == key:
+                held.computed, held.progress = upto, held.progress + 1
+                self._own(held, Computed(upto))
+        for written in step.written:
+            held = self.held.get(written.request)
+            if held and held.epoch == written.epoch:
+                held.progress += 1
+                self._own(held, Wrote(written))
+
+    def _blocks_changed(self, step: StepDone) -> None:
+        for block in step.removed:
+            self.blocks.pop(block, None)
+        for block in step.stored:
+            self.blocks[block] = None
+        self._changes += 1
+        self.emit(Broadcast(BlocksChanged(self._changes, pack(step.stored), pack(step.removed))))
+
+    def _tick(self) -> None:
+        for held in list(self.held.values()):
+            if self.now - held.renewed_at > self.timeouts.lease_s:
+                self.emit(Count("pdd_leases_expired_total"))
+                self.forget(held)
+                self._bury(held.request, held.epoch)
+            else:
+                self.work(held)
+        for request in [r for r, (_, until) in self.tombstones.items() if self.now > until]:
+            del self.tombstones[request]
+        if self.now >= self._next_beat:
+            self._next_beat = self.now + self.timeouts.beat_s
+            self._beat()
+
+    def _beat(self) -> None:
+        self._beats += 1
+        held = tuple(
+            HeldRequest(h.request, h.epoch, h.router, h.phase.name.lower(), h.whole, len(h.out), h.fence, h.progress)
+            for h in self.held.values()
+        )
+        self.emit(Broadcast(Beat(self._beats, self.card, held, self.load, tuple(self.lines.values()), self.draining)))
+        self.emit(Gauge("pdd_held_requests", len(held)))
+        self.emit(Gauge("pdd_pages_free", self.load.free_pages))
+        self.emit(Gauge("pdd_pages_total", self.load.total_pages))

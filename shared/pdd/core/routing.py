@@ -1,0 +1,142 @@
+"""Candidates -> routes, by predicted seconds to the second token plus the price of what a route occupies.
+
+A score is a sum of named terms, so it can be explained. Ending on RLD is never a scored route: `P-RLD` and `RLD` exist for
+survival alone, when no MD can be had.
+"""
+
+from dataclasses import dataclass, field
+
+from .ids import Peer
+from .messages import Cast, EngineLoad, LineState, WorkerCard
+
+
+@dataclass(frozen=True, slots=True)
+class RoutingSettings:
+    """Priors stand in until something was measured; prices are what a second of the client's is weighed against."""
+
+    prefill_tokens_per_s: float = 2000.0
+    line_bytes_per_s: float = 12.5e6
+    near_bytes_per_s: float = 500e6
+    line_rtt_s: float = 0.05
+    step_s: float = 0.05
+    chunk_tokens: int = 256  # the last chunk's bytes cannot hide behind prefill
+    relay_price_s: float = 0.5  # occupying RLD, and the hand-over's extend
+    full_batch_s: float = 1.0  # what a full batch at RLD or MD is worth
+    main_alone_tokens: int = 0  # MD may prefill up to so many missing tokens itself
+
+
+@dataclass(slots=True)
+class Candidate:
+    """One live worker as the router sees it for one request. `assigned_*`: given by this router and not in a beat yet."""
+
+    peer: Peer
+    card: WorkerCard
+    load: EngineLoad = field(default_factory=EngineLoad)
+    lines: dict[str, LineState] = field(default_factory=dict)
+    hit: int = 0
+    assigned_tokens: int = 0
+    assigned_sequences: int = 0
+
+    @property
+    def fullness(self) -> float:
+        return max(self.load.running, self.assigned_sequences) / max(1, self.card.max_sequences)
+
+
+@dataclass(frozen=True, slots=True)
+class Route:
+    name: str
+    cast: Cast
+    terms: dict[str, float]
+
+    @property
+    def seconds(self) -> float:
+        return sum(self.terms.values())
+
+
+def routes(
+    prompt: int, prefills: list[Candidate], relays: list[Candidate], mains: list[Candidate], given: RoutingSettings
+) -> list[Route]:
+    """All routes that can be taken now, best first; survival routes only where no MD is there."""
+    found: list[Route] = []
+    p = min(prefills, key=lambda c: sum(_prefill_terms(prompt, c, given).values()), default=None)
+    r = min(relays, key=lambda c: c.fullness - c.hit / max(1, prompt), default=None)
+    if p is None:
+        found += [_alone("MD", prompt, m, given) for m in mains]
+        if not found and r:
+            found = [_alone("RLD", prompt, r, given)]
+    else:
+        for m in mains:
+            found.append(_direct(prompt, p, m, given))
+            if r:
+                found.append(_relayed(prompt, p, r, m, given))
+            if 0 < prompt - m.hit <= given.main_alone_tokens:
+                found.append(_alone("MD", prompt, m, given))
+        if not mains and r:
+            found.append(_relayed(prompt, p, r, None, given))
+    return sorted(found, key=lambda route: route.seconds)
+
+
+def line_seconds(sender: Candidate, receiver: Candidate, tokens: int, given: RoutingSettings) -> float:
+    """For the KV of `tokens` to cross from one worker to another, behind what already waits."""
+    near = sender.peer.site == receiver.peer.site
+    prior = LineState(
+        receiver.peer.site,
+        given.near_bytes_per_s if near else given.line_bytes_per_s,
+        0.0 if near else given.line_rtt_s,
+        0,
+    )
+    line = sender.lines.get(receiver.peer.site, prior)
+    rate = line.bytes_per_s or prior.bytes_per_s
+    return line.rtt_s / 2 + (line.queued_bytes + tokens * sender.card.bytes_per_token) / rate
+
+
+def _prefill_rate(worker: Candidate, given: RoutingSettings) -> float:
+    return worker.load.prefill_tokens_per_s or given.prefill_tokens_per_s
+
+
+def _prefill_terms(prompt: int, p: Candidate, given: RoutingSettings) -> dict[str, float]:
+    rate = _prefill_rate(p, given)
+    missed = max(1, prompt - p.hit)
+    return {"queue": max(p.load.waiting_tokens, p.assigned_tokens) / rate, "prefill": missed / rate}
+
+
+def _step(worker: Candidate, given: RoutingSettings) -> float:
+    return worker.load.step_s or given.step_s
+
+
+def _direct(prompt: int, p: Candidate, m: Candidate, given: RoutingSettings) -> Route:
+    """P streams chunks while it computes, so the line shows only where it outlasts prefill, or for its last chunk."""
+    terms = _prefill_terms(prompt, p, given)
+    missed = max(0, prompt - m.hit)
+    whole = line_seconds(p, m, missed, given)
+    last = line_seconds(p, m, min(missed, given.chunk_tokens, prompt - p.hit), given)
+    terms["line"] = max(whole - terms["queue"] - terms["prefill"], last)
+    terms["main_step"] = _step(m, given)
+    terms["main_load"] = m.fullness * given.full_batch_s
+    return Route("P-MD", Cast(p.peer, None, m.peer), terms)
+
+
+def _relayed(prompt: int, p: Candidate, r: Candidate, m: Candidate | None, given: RoutingSettings) -> Route:
+    terms = _prefill_terms(prompt, p, given)
+    missed = max(0, prompt - r.hit)
+    terms["near"] = line_seconds(p, r, min(missed, given.chunk_tokens), given)
+    terms["relay_step"] = _step(r, given)
+    terms["relay_load"] = r.fullness * given.full_batch_s
+    terms["relay_price"] = given.relay_price_s
+    if m is None:
+        return Route("P-RLD", Cast(p.peer, r.peer, None), terms)
+    terms["main_load"] = m.fullness * given.full_batch_s
+    # Among MDs the line still decides: what crosses later is not free. It weighs little against the client's seconds.
+    terms["line_share"] = 0.01 * line_seconds(p, m, max(0, prompt - m.hit), given)
+    return Route("P-RLD-MD", Cast(p.peer, r.peer, m.peer), terms)
+
+
+def _alone(name: str, prompt: int, worker: Candidate, given: RoutingSettings) -> Route:
+    rate = _prefill_rate(worker, given)
+    terms = {
+        "queue": max(worker.load.waiting_tokens, worker.assigned_tokens) / rate,
+        "prefill": max(1, prompt - worker.hit) / rate,
+        "load": worker.fullness * given.full_batch_s,
+    }
+    cast = Cast(main=worker.peer) if name == "MD" else Cast(relay=worker.peer)
+    return Route(name, cast, terms)

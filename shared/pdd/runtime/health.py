@@ -1,0 +1,52 @@
+"""What a process says about itself over HTTP: live at once, ready when wired and not draining, metrics always."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+
+class Stage(StrEnum):
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    STOPPED = "stopped"
+
+
+@dataclass(slots=True)
+class Health:
+    """Read by the HTTP side, written by the process's lifecycle alone."""
+
+    service: str
+    stage: Stage = Stage.STARTING
+
+    @property
+    def ready(self) -> bool:
+        return self.stage is Stage.READY
+
+    def as_dict(self) -> dict[str, str]:
+        return {"service": self.service, "status": self.stage.value}
+
+
+METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+def worker_app(health: Health, render_metrics: Callable[[], bytes]) -> Starlette:
+    """/live and /health answer 200 while the process runs; /ready answers 503 until it may be given work."""
+
+    async def alive(request: Request) -> Response:
+        return JSONResponse(health.as_dict())
+
+    async def ready(request: Request) -> Response:
+        return JSONResponse(health.as_dict(), 200 if health.ready else 503)
+
+    async def metrics(request: Request) -> Response:
+        return Response(render_metrics(), media_type=METRICS_TYPE)
+
+    return Starlette(
+        routes=[Route("/live", alive), Route("/health", alive), Route("/ready", ready), Route("/metrics", metrics)]
+    )

@@ -1,0 +1,172 @@
+"""One service process from start to end: live at once, ready when wired, drained on the first SIGTERM or SIGINT within
+a bound, stopped at once on the second. A machine that raises ends its process, with its story in the log.
+"""
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import AbstractAsyncContextManager
+from typing import Any, Protocol, TypeVar
+
+import uvicorn
+
+from ..core.errors import PddError, SettingsError
+from ..core.events import DrainWanted
+from .driver import LiveDriver
+from .health import Health, Stage
+from .settings import ServiceSettings, read_settings
+
+HTTP_CLOSE_S = 3  # for answers still being written when the process stops
+DRAIN_LOOK_S = 0.05
+
+log = logging.getLogger("pdd")
+
+
+class Running(Protocol):
+    """A wired role: its adapters are connected and its machine waits to be driven."""
+
+    @property
+    def driver(self) -> LiveDriver: ...
+
+    def drained(self) -> bool:
+        """Nothing runs here any more for anybody."""
+
+
+K = TypeVar("K", bound=ServiceSettings)
+
+
+def run_main(kind: type[K], service: str, serve: Callable[[K], Coroutine[Any, Any, int]]) -> int:
+    """A service's whole `__main__`. Returns the exit status: 0 stopped when asked, 1 failed, 2 wrong settings."""
+    try:
+        settings = read_settings(kind)
+    except SettingsError as error:
+        print(f"{service}: {error}", file=sys.stderr)
+        return 2
+    logging.basicConfig(
+        level=settings.log_level.upper(),
+        format=f"%(asctime)s %(levelname)s {settings.name or service}@{settings.site} %(message)s",
+    )
+    try:
+        return asyncio.run(serve(settings))
+    except PddError as error:
+        log.error("%s", error)
+        return 1
+
+
+async def run_service(
+    app: Callable[..., Any],
+    health: Health,
+    sock: socket.socket,
+    service: AbstractAsyncContextManager[Running],
+    drain_s: float,
+) -> int:
+    """Serve `app` at once, and the role inside `service` when it is wired. Raises what the machine raised."""
+    asked = _Asked()
+    with asked.listening():
+        async with _http(app, sock):
+            main = asyncio.create_task(_serve(health, service, asked, drain_s))
+            first = asyncio.create_task(asked.once.wait())
+            try:
+                await asyncio.wait({main, first}, return_when=asyncio.FIRST_COMPLETED)
+                if health.stage is Stage.STARTING and not main.done():
+                    main.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await main
+            finally:
+                first.cancel()
+                health.stage = Stage.STOPPED
+    return 0
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Raises PddError saying what to do when the port is taken."""
+    try:
+        return socket.create_server((host, port), backlog=256)
+    except OSError as error:
+        reason = error.strerror or error
+        raise PddError(f"cannot listen on {host}:{port}: {reason}; set PDD_HTTP_PORT to a free port") from None
+
+
+class _Asked:
+    """How often this process was asked to end."""
+
+    def __init__(self) -> None:
+        self.once = asyncio.Event()
+        self.twice = asyncio.Event()
+
+    @contextlib.contextmanager
+    def listening(self) -> Iterator[None]:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._heard)
+        try:
+            yield
+        finally:
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+    def _heard(self) -> None:
+        (self.twice if self.once.is_set() else self.once).set()
+
+
+async def _serve(health: Health, service: AbstractAsyncContextManager[Running], asked: _Asked, drain_s: float) -> None:
+    async with service as running:
+        driving = asyncio.create_task(running.driver.run())
+        ending = asyncio.create_task(asked.once.wait())
+        try:
+            health.stage = Stage.READY
+            log.info("ready")
+            await asyncio.wait({driving, ending}, return_when=asyncio.FIRST_COMPLETED)
+            if not driving.done():
+                health.stage = Stage.DRAINING
+                log.info("draining, for at most %.0f s", drain_s)
+                running.driver.post(DrainWanted())
+                await _drain(running, driving, asked, drain_s)
+            if driving.done():
+                driving.result()
+        finally:
+            await _cancel(driving, ending)
+    log.info("stopped")
+
+
+async def _drain(running: Running, driving: asyncio.Task[None], asked: _Asked, drain_s: float) -> None:
+    """Until nothing runs here, the driver ends, a second signal comes, or `drain_s` has passed."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(drain_s):
+            await asyncio.sleep(DRAIN_LOOK_S)  # the machine must hear DrainWanted before `drained` means anything
+            while not (running.drained() or driving.done() or asked.twice.is_set()):
+                await asyncio.sleep(DRAIN_LOOK_S)
+
+
+async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+    for task in tasks:
+        task.cancel()
+    for task in tasks:
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.wait({task})
+
+
+class _Server(uvicorn.Server):
+    """Uvicorn without its own signal handlers: ending is the lifecycle's."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+@contextlib.asynccontextmanager
+async def _http(app: Callable[..., Any], sock: socket.socket) -> AsyncIterator[None]:
+    config = uvicorn.Config(
+        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=HTTP_CLOSE_S
+    )
+    server = _Server(config)
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        await serving

@@ -1,0 +1,145 @@
+"""What a process is told: PDD_ environment variables, typed, read once.
+
+Every wrong value and every unknown PDD_ name is reported together, with the nearest right name. A name that belongs to
+another role is fine: all services of a site can share one environment. Nothing else in PDD reads the environment.
+"""
+
+import difflib
+import os
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from pydantic import Field, ValidationError
+from pydantic_settings import BaseSettings, SettingsConfigDict
+
+from ..core.blocks import HASH_BLOCK
+from ..core.errors import SettingsError
+from ..core.timeouts import TimeOuts
+
+PREFIX = "PDD_"
+NESTED = "__"
+MIB = 1 << 20
+
+
+class ServiceSettings(BaseSettings):
+    """What every service is told."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_nested_delimiter=NESTED, frozen=True)
+
+    site: str = Field("a", pattern=r"^[a-z0-9-]+$", description="the site this process stands in")
+    name: str = Field("", pattern=r"^[A-Za-z0-9_-]*$", description="unique in the fleet; default: role, host and port")
+    nats_url: str = Field("nats://127.0.0.1:4222", description="this site's broker")
+    http_host: str = Field(
+        "127.0.0.1", description="where /health, /live, /ready and /metrics (and the router's API) listen"
+    )
+    http_port: int = Field(0, ge=0, le=65535, description="0: any free port")
+    drain_s: float = Field(30.0, gt=0, le=60, description="after SIGTERM, how long running requests may take")
+    otlp_endpoint: str = Field(
+        "", description="OTLP over HTTP, for example http://127.0.0.1:4318; empty: no traces leave"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    timeouts: TimeOuts = Field(default_factory=TimeOuts, description="one table: docs/operations.md")
+
+
+class WorkerSettings(ServiceSettings):
+    """What a process with an engine is told: prefill, relay_decode, main_decode."""
+
+    engine: Literal["torch", "scripted"] = "torch"
+    model_dir: Path | None = Field(None, description="a Hugging Face folder; the torch engine needs one")
+    dtype: Literal["float32", "bfloat16", "float16"] = Field("bfloat16", description="of weights and KV here")
+    threads: int = Field(1, ge=1, description="of the engine's arithmetic")
+    page_tokens: int = Field(16, ge=1, le=HASH_BLOCK, description=f"tokens in a page; divides {HASH_BLOCK}")
+    pages: int = Field(2048, ge=8, description="the KV pool")
+    max_sequences: int = Field(32, ge=1, description="in the running batch")
+    max_context: int = Field(0, ge=0, description="tokens of one request; 0: what the model and the pool allow")
+    chunk_tokens: int = Field(256, ge=1, description="prompt tokens in one step; each such chunk leaves at once")
+    kv_host: str = Field("127.0.0.1", description="where KV is taken")
+    kv_port: int = Field(0, ge=0, le=65535, description="0: any free port")
+    kv_address: str = Field(
+        "", description="host:port as P reaches it, when a proxy or NAT stands between; empty: as bound"
+    )
+    staging_bytes: int = Field(512 * MIB, ge=MIB, description="memory for KV that has landed and is not imported yet")
+
+
+class RouterSettings(ServiceSettings):
+    """What the router is told."""
+
+    http_port: int = Field(8000, ge=0, le=65535)
+    model_dir: Path | None = Field(None, description="the same folder as the workers': tokenizer and chat template")
+    model_name: str = Field("", description="as clients name it; empty: the folder's name")
+    policy: str = Field("one_shot", description="how a running request is handed over")
+    max_requests: int = Field(256, ge=1, description="at once; beyond it: 429 with Retry-After")
+    test_hooks: bool = Field(False, description="allow the x-pdd-route and x-pdd-handover-after request headers")
+
+
+class IndexSettings(ServiceSettings):
+    """What the prefix index is told."""
+
+    redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis 7+ or Valkey, of this site alone")
+
+
+class LocalSettings(BaseSettings):
+    """What the `pdd` command is told."""
+
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
+
+    cache_dir: Path = Field(Path.home() / ".cache" / "pdd", description="converted models")
+    run_dir: Path = Field(Path(".run"), description="process records and logs of a deployment on this machine")
+
+
+ALL_SETTINGS: tuple[type[BaseSettings], ...] = (WorkerSettings, RouterSettings, IndexSettings, LocalSettings)
+
+S = TypeVar("S", bound=BaseSettings)
+
+
+def read_settings(kind: type[S]) -> S:
+    """Raises SettingsError naming everything that is wrong."""
+    wrong = _unknown_names()
+    try:
+        settings = kind()
+    except ValidationError as error:
+        wrong += [f"{_variable(item['loc'])}: {item['msg']} (it is {item['input']!r})" for item in error.errors()]
+        raise SettingsError(_report(wrong)) from None
+    if wrong:
+        raise SettingsError(_report(wrong))
+    return settings
+
+
+def child_environment(values: dict[str, str]) -> dict[str, str]:
+    """This process's environment, but of PDD_ names only `values`."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(PREFIX)}
+    return inherited | values
+
+
+def known_names() -> list[str]:
+    return sorted({name for kind in ALL_SETTINGS for name in _names_of(kind)})
+
+
+def _names_of(kind: type[BaseSettings]) -> list[str]:
+    names = []
+    for name, info in kind.model_fields.items():
+        table = info.annotation
+        if isinstance(table, type) and is_dataclass(table):
+            names += [_variable((name, field.name)) for field in fields(table)]
+        else:
+            names.append(_variable((name,)))
+    return names
+
+
+def _unknown_names() -> list[str]:
+    known = known_names()
+    wrong = []
+    for name in sorted(os.environ):
+        if name.startswith(PREFIX) and name not in known:
+            near = difflib.get_close_matches(name, known, n=1)
+            wrong.append(f"{name}: no such setting" + (f"; did you mean {near[0]}?" if near else ""))
+    return wrong
+
+
+def _variable(location: tuple[int | str, ...]) -> str:
+    return PREFIX + NESTED.join(str(part) for part in location).upper()
+
+
+def _report(wrong: list[str]) -> str:
+    return "\n".join([f"{len(wrong)} wrong setting{'s' if len(wrong) > 1 else ''}:", *(f"  {line}" for line in wrong)])
