@@ -27,7 +27,9 @@ TEXT = (
 CONFIGS = {"llama": LlamaConfig, "mistral": MistralConfig, "qwen3": Qwen3Config}
 
 
-def make_tiny_model(folder: Path, *, kind: str = "llama", seed: int = 0, dtype: str = "float32", layers: int = 4) -> Path:
+def make_tiny_model(
+    folder: Path, *, kind: str = "llama", seed: int = 0, dtype: str = "float32", layers: int = 4
+) -> Path:
     """A Hugging Face folder: d 128, 4 heads, 2 KV heads of 32. `seed` changes the weights, never the tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
     vocabulary = _make_tokenizer(folder)
@@ -62,7 +64,12 @@ def alone(folder: Path, ids: list[int], count: int) -> list[int]:
     model = _load(folder)
     prompt = torch.tensor([ids])
     out = model.generate(
-        prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
+        prompt,
+        attention_mask=torch.ones_like(prompt),
+        max_new_tokens=count,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
     )
     return out[0, len(ids) :].tolist()
 
@@ -85,7 +92,9 @@ _loaded: dict[Path, Any] = {}
 def _load(folder: Path) -> Any:
     if folder not in _loaded:
         transformers_logging.disable_progress_bar()
-        _loaded[folder] = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True).eval()
+        _loaded[folder] = AutoModelForCausalLM.from_pretrained(
+            folder, dtype=torch.float32, local_files_only=True
+        ).eval()
     return _loaded[folder]
 
 

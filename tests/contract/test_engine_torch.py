@@ -8,16 +8,19 @@ from queue import SimpleQueue
 
 import pytest
 import torch
+from tokenizers import Tokenizer
 
+from pdd.adapters.engine_torch.attention import lay_tables
 from pdd.adapters.engine_torch.model import PagedModel
 from pdd.adapters.engine_torch.pages import KvPages, as_tensor, runs
 from pdd.adapters.engine_torch.runner import TorchRunner
+from pdd.adapters.model_files import ensure_demo_model
 from pdd.core.errors import EngineError
 from pdd.core.ids import Epoch, Key, RequestId
 from pdd.core.sampling import Sampling
 from pdd.core.steps import Sequence, Slice, StepPlan, StepResult
 from pdd.ports import KvChunk, KvShape
-from tests.models import alone, make_tiny_model, prompt
+from tests.models import alone, logits_alone, make_tiny_model, prompt
 
 WAIT_S = 60
 PAGES_TOKENS = 4096
@@ -236,7 +239,9 @@ def test_kv_of_another_shape_is_refused_and_nothing_is_written(model_dir: Path) 
     with rig(model_dir) as here:
         wrong = KvShape(4, 1, 64, "float32")
         with pytest.raises(EngineError, match="another shape"):
-            here.runner.write([0], 16, [KvChunk(0, 4, wrong, memoryview(bytes(4 * wrong.bytes_per_token)))], lambda: None)
+            here.runner.write(
+                [0], 16, [KvChunk(0, 4, wrong, memoryview(bytes(4 * wrong.bytes_per_token)))], lambda: None
+            )
         right = here.runner.kv_shape
         with pytest.raises(EngineError, match="bytes, not"):
             here.runner.write([0], 16, [KvChunk(0, 4, right, memoryview(bytes(8)))], lambda: None)
@@ -287,7 +292,33 @@ def test_models_that_cannot_be_served_are_refused_by_name(model_dir: Path, tmp_p
 
 @pytest.mark.parametrize(
     ("start", "stop", "expected"),
-    [(0, 12, [(20, 28), (0, 4)]), (2, 6, [(22, 26)]), (3, 9, [(23, 28), (0, 1)]), (4, 4, []), (8, 16, [(0, 4), (12, 16)])],
+    [
+        (0, 12, [(20, 28), (0, 4)]),
+        (2, 6, [(22, 26)]),
+        (3, 9, [(23, 28), (0, 1)]),
+        (4, 4, []),
+        (8, 16, [(0, 4), (12, 16)]),
+    ],
 )
 def test_neighbouring_pages_make_one_run(start: int, stop: int, expected: list[tuple[int, int]]) -> None:
     assert list(runs([5, 6, 0, 3], 4, start, stop)) == expected
+
+
+@pytest.mark.e2e
+def test_the_demo_models_logits_equal_a_plain_forward_pass(tmp_path: Path) -> None:
+    folder = ensure_demo_model(tmp_path)
+    ids = (
+        Tokenizer.from_file(str(folder / "tokenizer.json"))
+        .encode("<|im_start|>user\nName three rivers.<|im_end|>\n" * 8)
+        .ids
+    )
+    with rig(folder) as here:
+        sequence = here.open(ids)
+        here.step((sequence, 50))
+        model, pages = here.runner._model, here.kv
+        sequence.pages += [here.free.pop() for _ in range(16)]
+        with torch.inference_mode():
+            tables, positions = lay_tables([Slice(sequence, 50, len(ids), True)], pages)
+            ours = model.logits(ids[50:], positions, tables, list(range(len(ids) - 50)))
+        assert torch.allclose(ours, logits_alone(folder, ids)[50:], atol=2e-3)
+        assert here.finish(sequence, 16) == alone(folder, ids, 16)

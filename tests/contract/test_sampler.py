@@ -16,7 +16,9 @@ from pdd.core.steps import Sequence, Slice
 ROW = torch.tensor([2.0, 1.0, 0.5, 0.0, -1.0, 2.0])
 
 
-def token(sampling: Sampling, row: torch.Tensor = ROW, ids: list[int] | None = None, prompt_len: int = 0, index: int = 0) -> int:
+def token(
+    sampling: Sampling, row: torch.Tensor = ROW, ids: list[int] | None = None, prompt_len: int = 0, index: int = 0
+) -> int:
     return draw(row, sampling, ids or [], prompt_len, index).token
 
 
@@ -100,7 +102,9 @@ def test_frequency_grows_with_each_output_and_presence_does_not() -> None:
     row = torch.tensor([1.0, 0.0])
     thrice = [5, 0, 0, 0]
     assert token(Sampling(9, frequency_penalty=0.4), row, thrice, prompt_len=1, index=3) == 1
-    assert token(Sampling(9, frequency_penalty=0.4), row, thrice, prompt_len=1, index=2) == 0  # ids beyond the index are not seen
+    assert (
+        token(Sampling(9, frequency_penalty=0.4), row, thrice, prompt_len=1, index=2) == 0
+    )  # ids beyond the index are not seen
     assert token(Sampling(9, presence_penalty=0.4), row, thrice, prompt_len=1, index=3) == 0
 
 

@@ -1,9 +1,12 @@
 """Messages to bytes and back: what was encoded decodes to an equal value, anything else raises FrameError alone."""
 
+from typing import cast
+
 import msgspec
 
 from .errors import FrameError
-from .messages import Envelope, Written
+from .ids import Peer
+from .messages import AnyMessage, Envelope, Message, Written
 
 _encoder = msgspec.msgpack.Encoder()
 _envelopes = msgspec.msgpack.Decoder(Envelope)
@@ -12,6 +15,10 @@ _written = msgspec.msgpack.Decoder(Written)
 
 def encode(envelope: Envelope) -> bytes:
     return _encoder.encode(envelope)
+
+
+def encode_message(sender: Peer, to: Peer | None, message: Message) -> bytes:
+    return encode(Envelope(sender, to, cast(AnyMessage, message)))
 
 
 def decode(frame: bytes | memoryview) -> Envelope:

@@ -51,12 +51,12 @@ class LinkEstimator:
 
     def on_acked(self, count: int, sent_at: float, now: float) -> None:
         if not self.rtt_s or now - sent_at < self.rtt_s:
-            self.on_round_trip(now - sent_at)  # an answer's delay bounds the round trip from above
-        began = max(self._answered_at, sent_at + self.rtt_s)
-        span = max(0.0, now - began)
-        faded = math.exp(-span / MEMORY_S)
-        self._bytes = self._bytes * faded + count
-        self._seconds = self._seconds * faded + span
+            self.on_round_trip(now - sent_at)  # an answer's delay bounds the round trip from above, and tells no more
+        else:
+            span = now - max(self._answered_at, sent_at + self.rtt_s)
+            faded = math.exp(-span / MEMORY_S)
+            self._bytes = self._bytes * faded + count
+            self._seconds = self._seconds * faded + span
         self._answered_at = now
         self.on_lost(count)
 

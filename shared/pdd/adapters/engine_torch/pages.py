@@ -39,7 +39,9 @@ class KvPages:
         self.page_size = page_size
         self.page_count = pages
         slots = (shape.layers, pages * page_size, 2, shape.kv_heads, shape.head_dim)
-        self.kv = torch.zeros(slots, dtype=DTYPES[shape.dtype], device=device)  # untouched pages cost no memory on a CPU
+        self.kv = torch.zeros(
+            slots, dtype=DTYPES[shape.dtype], device=device
+        )  # untouched pages cost no memory on a CPU
         self._gathered = self.kv.new_empty(0, page_size, 2, shape.kv_heads, shape.head_dim)
 
     def gather(self, layer: int, pages: Tensor) -> Tensor:

@@ -34,7 +34,9 @@ def plainly_greedy(sampling: Sampling, index: int) -> bool:
 def draw(logits: Tensor, sampling: Sampling, ids: list[int], prompt_len: int, index: int) -> Sampled:
     """Output `index` of a sequence whose prompt is ids[:prompt_len] and whose earlier outputs follow; later ids are ignored."""
     raw = logits.float().cpu()
-    adjusted = _adjust(raw, sampling, ids[: prompt_len + index], prompt_len, index) if _adjusts(sampling, index) else raw
+    adjusted = (
+        _adjust(raw, sampling, ids[: prompt_len + index], prompt_len, index) if _adjusts(sampling, index) else raw
+    )
     if sampling.temperature <= 0:
         token = int(adjusted.argmax())
     else:

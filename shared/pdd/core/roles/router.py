@@ -4,17 +4,14 @@ It holds every token already streamed. It alone raises epochs; it takes outputs 
 order. Whatever it sends is repeated until answered, and whatever it took is given back however a request ends.
 """
 
-from itertools import pairwise
-
 from ..blocks import HASH_BLOCK, block_hashes, pack
-from ..effects import Complete, Count, Deliver, Effect, Gauge, Observe, Reject, Send, Span
+from ..effects import Complete, Count, Deliver, Effect, Gauge, Reject, Send
 from ..errors import IllegalEvent
 from ..events import DrainWanted, Event, Heard, RequestEnded, RequestSubmitted, TimerFired
 from ..ids import Epoch, Peer, RequestId, Role
 from ..messages import (
     Accepted,
     Ask,
-    Assignment,
     Beat,
     CutAnswer,
     Found,
@@ -22,30 +19,22 @@ from ..messages import (
     KvDelivered,
     Lookup,
     Message,
-    PrepareMain,
-    PrepareRelay,
     Refused,
     Release,
     Released,
     Renew,
-    StartPrefill,
     StopSending,
     Taken,
     Tokens,
     Written,
     Yield,
 )
-from ..routing import Route, RoutingSettings, routes
+from ..routing import Route, RoutingSettings
 from ..sampling import Finish
 from ..timeouts import STALL_GROWTH, TimeOuts
+from . import casting, telling
 from .course import Course, Phase
 from .fleet import Fleet
-
-COMMANDS: dict[Role, type[Assignment]] = {
-    Role.PREFILL: StartPrefill,
-    Role.RELAY: PrepareRelay,
-    Role.MAIN: PrepareMain,
-}
 
 
 class Router:
@@ -131,21 +120,12 @@ class Router:
 
     def _problem(self, asked: RequestSubmitted) -> Reject | None:
         """Bad input and overload are answered at once, before anything is held."""
-        request, context = asked.request, len(asked.ids) + asked.sampling.max_tokens
-        live = {role: self.fleet.live(role, self.now) for role in COMMANDS}
-        speakers = [*live[Role.RELAY], *live[Role.MAIN]]
         if self.draining:
-            return Reject(request, 503, "draining", "this router is shutting down", retry_after_s=1.0)
-        if not speakers or not (live[Role.PREFILL] or live[Role.MAIN]):
-            return Reject(request, 503, "no_worker", "no worker is ready to serve this model", retry_after_s=1.0)
-        limit = max(seen.card.max_context for seen in speakers)
-        if context > limit:
-            text = f"prompt ({len(asked.ids)} tokens) and max_tokens ({asked.sampling.max_tokens}) exceed the limit of {limit} tokens"
-            return Reject(request, 400, "context_length_exceeded", text)
+            return Reject(asked.request, 503, "draining", "this router is shutting down", retry_after_s=1.0)
         if len(self.courses) >= self.max_inflight:
             text = f"{self.max_inflight} requests are in flight, the limit"
-            return Reject(request, 429, "overloaded", text, retry_after_s=1.0)
-        return None
+            return Reject(asked.request, 429, "overloaded", text, retry_after_s=1.0)
+        return casting.impossible(asked, self.fleet, self.now)
 
     # -- planning -----------------------------------------------------------------------------------------------------
 
@@ -159,26 +139,13 @@ class Router:
                 course.hits[seen.peer] = blocks * HASH_BLOCK
         self._plan(course, "new")
 
-    def _routes(self, course: Course) -> list[Route]:
-        prefills, relays, mains = (
-            self.fleet.candidates(role, self.now, context, course.skip, course.hits)
-            for role, context in (
-                (Role.PREFILL, len(course.asked.ids) + len(course.out) + 1),
-                (Role.RELAY, course.context),
-                (Role.MAIN, course.context),
-            )
-        )
-        found = routes(len(course.asked.ids) + len(course.out), prefills, relays, mains, self.routing)
-        forced = [route for route in found if route.name == course.asked.route]
-        return forced or found
-
     def _plan(self, course: Course, why: str) -> None:
         """A new epoch with a new cast, from what the client already has."""
         self._leave(course)
         course.epoch = Epoch(course.epoch + 1)
         course.plans += 1
         course.planned_at = course.progress_at = self.now
-        found = self._routes(course)
+        found = casting.routes_for(course, self.fleet, self.routing, self.now)
         if why != "new":
             self.emit(Count("pdd_replans_total", (("reason", why),)))
         if not found:
@@ -188,23 +155,16 @@ class Router:
         route = found[0]
         course.phase, course.named = Phase.RUNNING, route.cast
         course.base = len(course.out)
-        course.cast = {
-            role: peer
-            for role, peer in zip(COMMANDS, (route.cast.prefill, route.cast.relay, route.cast.main), strict=True)
-            if peer
-        }
+        course.cast = casting.by_role(route.cast)
         course.pen = next(iter(course.cast))
         self._explain(course, found)
         self._assign(course)
         self._command(course)
 
     def _explain(self, course: Course, found: list[Route]) -> None:
-        route, report = found[0], course.report
-        report.route, report.terms, report.epochs = route.name, dict(route.terms), course.epoch
-        report.others = {other.name: other.seconds for other in reversed(found[1:]) if other.name != route.name}
-        report.workers = {role.value: peer.name for role, peer in course.cast.items()}
-        self.emit(Count("pdd_routes_total", (("route", route.name),)))
-        self._span(course, "route", course.submitted_at, {"pdd.route": route.name, **_predicted(route.terms)})
+        telling.explain(course, found)
+        self.emit(Count("pdd_routes_total", (("route", found[0].name),)))
+        self.emit(telling.route_span(course, self.now))
 
     def _assign(self, course: Course) -> None:
         for role, peer in course.cast.items():
@@ -231,25 +191,9 @@ class Router:
 
     def _command(self, course: Course) -> None:
         """The commands of this epoch, to whoever has not answered."""
-        asked = course.asked
-        ids = (*asked.ids, *course.out[: course.base])
         for role, peer in course.cast.items():
-            if peer in course.acked:
-                continue
-            command = COMMANDS[role](
-                request=course.request,
-                epoch=course.epoch,
-                cast=course.named,
-                ids=ids,
-                prompt_len=len(asked.ids),
-                sampling=asked.sampling,
-                cache_salt=asked.cache_salt,
-                traceparent=asked.traceparent,
-                policy=self.policy,
-                handover_after=asked.handover_after,
-                relay_bound=self.relay_bound,
-            )
-            self.send(course, peer, command)
+            if peer not in course.acked:
+                self.send(course, peer, casting.command(course, role, self.policy, self.relay_bound))
 
     # -- messages -----------------------------------------------------------------------------------------------------
 
@@ -484,10 +428,11 @@ class Router:
         del self.courses[course.request]
         self.emit(Gauge("pdd_inflight_requests", len(self.courses)))
         self.emit(Count("pdd_requests_total", (("outcome", outcome),)))
-        self._span(course, "request", course.submitted_at, self._summary(course, outcome), root=True)
+        self.emit(telling.request_span(course, outcome, self.now))
 
     def _finish(self, course: Course, finish: Finish, speaker: Role) -> None:
-        self._measure(course)
+        for effect in telling.measured(course, self.now):
+            self.emit(effect)
         if speaker is Role.RELAY:
             reason = "before_fence" if Role.MAIN in course.cast else "cut" if course.cut else "survival"
             self.emit(Count("pdd_ended_on_relay_total", (("reason", reason),)))
@@ -498,33 +443,3 @@ class Router:
         text = "the request could not be recovered: no worker made progress in time"
         self.emit(Reject(course.request, 503, "recovery_exhausted", text, retry_after_s=1.0))
         self._end(course, "recovery_exhausted")
-
-    def _measure(self, course: Course) -> None:
-        """TTFT is measured here and nowhere else: once, where the client's stream is."""
-        at = course.report.token_at_s
-        self.emit(Observe("pdd_ttft_seconds", at[0]))
-        if len(at) > 1:
-            self.emit(Observe("pdd_second_token_seconds", at[1]))
-            self.emit(Observe("pdd_largest_gap_seconds", max(b - a for a, b in pairwise(at))))
-        self.emit(Observe("pdd_e2e_seconds", self.now - course.submitted_at))
-        self.emit(Count("pdd_prompt_tokens_total", (), len(course.asked.ids)))
-
-    def _summary(self, course: Course, outcome: str) -> dict[str, str | int | float]:
-        return {
-            "gen_ai.operation.name": "chat",
-            "gen_ai.usage.input_tokens": len(course.asked.ids),
-            "gen_ai.usage.output_tokens": len(course.out),
-            "gen_ai.response.finish_reasons": outcome,
-            "pdd.request": course.request,
-            "pdd.route": course.report.route,
-            "pdd.epochs": course.epoch,
-        }
-
-    def _span(
-        self, course: Course, name: str, start: float, attributes: dict[str, str | int | float], *, root: bool = False
-    ) -> None:
-        self.emit(Span(name, course.asked.traceparent, start, self.now, tuple(attributes.items()), root))
-
-
-def _predicted(terms: dict[str, float]) -> dict[str, str | int | float]:
-    return {f"pdd.predicted.{name}_s": round(value, 6) for name, value in terms.items()}

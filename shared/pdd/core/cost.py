@@ -1,0 +1,68 @@
+"""What a step costs, computed and measured. Computed: a roofline in five numbers, which routing, planner and simulator share.
+Measured: `Pace`, the engine's own averages, which beats carry.
+"""
+
+from dataclasses import dataclass
+
+from .steps import StepPlan, StepResult
+
+
+@dataclass(frozen=True, slots=True)
+class EngineCost:
+    """Seconds of one step of one model on one chip.
+
+    A step costs its overhead, its compute (slices longer than one token) and its memory traffic (decodes), in a row.
+    """
+
+    step_s: float  # weights read once, launches, sampling
+    prefill_tokens_per_s: float  # linear layers
+    attention_s_per_pair: float = 0.0  # per (computed token, token it attends to): the quadratic term of prefill
+    decode_s: float = 0.0  # per decoding sequence
+    kv_read_s_per_token: float = 0.0  # per token of context that a decode reads
+    import_bytes_per_s: float = 10e9  # staging memory into pages
+
+    def seconds(self, plan: StepPlan) -> float:
+        total = self.step_s
+        for part in plan.slices:
+            tokens = part.stop - part.start
+            if tokens == 1:
+                total += self.decode_s + part.stop * self.kv_read_s_per_token
+            else:
+                pairs = tokens * (part.start + part.stop + 1) / 2
+                total += tokens / self.prefill_tokens_per_s + pairs * self.attention_s_per_pair
+        return total
+
+
+# Orders of magnitude, to be replaced by measured rows.
+COSTS = {
+    "instant": EngineCost(step_s=0.0, prefill_tokens_per_s=float("inf"), import_bytes_per_s=float("inf")),
+    "two-cores-135m": EngineCost(0.035, 350.0, 4e-8, 0.008, 2e-6, 1e9),
+    "h100-70b-tp8": EngineCost(0.012, 24_000.0, 2e-11, 4e-5, 1.2e-8, 20e9),
+}
+
+WEIGHT = 0.1  # of the newest step in an average
+
+
+@dataclass(slots=True)
+class Pace:
+    """Exponentially weighted averages. The prefill rate is tokens over seconds, both averaged, so that small steps weigh little."""
+
+    step_s: float = 0.0
+    _tokens: float = 0.0
+    _seconds: float = 0.0
+
+    @property
+    def prefill_tokens_per_s(self) -> float:
+        return self._tokens / self._seconds if self._seconds > 0 else 0.0
+
+    def observe(self, plan: StepPlan, result: StepResult) -> None:
+        """A step of decodes alone counts for `step_s`; one that prefills more tokens than it decodes, for the rate."""
+        lengths = [part.stop - part.start for part in plan.slices]
+        decodes = sum(length == 1 for length in lengths)
+        prefilled = sum(lengths) - decodes
+        if not prefilled:
+            self.step_s += (WEIGHT if self.step_s else 1.0) * (result.seconds - self.step_s)
+        elif prefilled > decodes:
+            weight = WEIGHT if self._seconds else 1.0
+            self._tokens += weight * (prefilled - self._tokens)
+            self._seconds += weight * (result.seconds - self._seconds)

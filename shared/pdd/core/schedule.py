@@ -1,0 +1,52 @@
+"""Composes a step: every speaking decode, one token each, then slices of extend and prefill under a budget of `chunk_tokens`.
+
+Extend and prefill are one thing: compute [computed, target). Those whose client already reads come first, then first come, first
+served. No slice leaves less than a quarter chunk behind, and none begins with less, unless that is all there is to do: a tail is
+merged into the slice before it, so a step computes less than a chunk and a quarter beside its decodes.
+"""
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .steps import Sequence, Slice, StepPlan
+
+
+class Due(NamedTuple):
+    """Ids [sequence.computed, target) are to be computed; `speaks`: a token is drawn at the target."""
+
+    sequence: Sequence
+    target: int
+    speaks: bool
+
+    @property
+    def tokens(self) -> int:
+        return self.target - self.sequence.computed
+
+    @property
+    def decodes(self) -> bool:
+        return self.speaks and self.tokens == 1
+
+
+def slice_tokens(tokens: int, budget: int, chunk_tokens: int) -> int:
+    """How many of `tokens` to compute now, where `budget` of the step's chunk are left."""
+    tail = chunk_tokens // 4
+    if budget <= 0:
+        return 0
+    if tokens <= budget or tokens - budget < tail:
+        return tokens
+    return budget if budget >= tail else 0
+
+
+def compose(due: Iterable[Due], chunk_tokens: int) -> StepPlan:
+    """`due` in the order of arrival. The plan is empty only if `due` is."""
+    waiting = list(due)
+    slices = [Slice(one.sequence, one.sequence.computed, one.target, True) for one in waiting if one.decodes]
+    rest = [one for one in waiting if not one.decodes]
+    budget = chunk_tokens
+    for one in sorted(rest, key=lambda one: one.sequence.outputs == 0):  # stable
+        taken = slice_tokens(one.tokens, budget, chunk_tokens)
+        if taken:
+            start = one.sequence.computed
+            slices.append(Slice(one.sequence, start, start + taken, one.speaks and taken == one.tokens))
+            budget -= taken
+    return StepPlan(tuple(slices))
