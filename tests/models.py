@@ -4,7 +4,10 @@ They know nothing, but their greedy outputs are varied, so that one wrong positi
 what transformers alone writes.
 """
 
+import atexit
 import json
+import tempfile
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config
 from transformers.utils import logging as transformers_logging
 
+VOCABULARY = 415  # of every tiny model
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 END = 2  # <|im_end|>
 CHAT_TEMPLATE = (
@@ -32,9 +36,9 @@ def make_tiny_model(
 ) -> Path:
     """A Hugging Face folder: d 128, 4 heads, 2 KV heads of 32. `seed` changes the weights, never the tokenizer."""
     folder.mkdir(parents=True, exist_ok=True)
-    vocabulary = _make_tokenizer(folder)
+    _make_tokenizer(folder)
     config = CONFIGS[kind](
-        vocab_size=vocabulary,
+        vocab_size=VOCABULARY,
         hidden_size=128,
         intermediate_size=256,
         num_hidden_layers=layers,
@@ -59,6 +63,14 @@ def make_tiny_model(
     return folder
 
 
+@cache
+def tiny_model() -> Path:
+    """The default one, made once in this process."""
+    folder = tempfile.TemporaryDirectory(prefix="pdd-tiny-")
+    atexit.register(folder.cleanup)
+    return make_tiny_model(Path(folder.name))
+
+
 def alone(folder: Path, ids: list[int], count: int) -> list[int]:
     """The baseline: `count` greedy ids after the prompt, by transformers' own attention and cache, in float32. It never stops early."""
     model = _load(folder)
@@ -71,19 +83,21 @@ def alone(folder: Path, ids: list[int], count: int) -> list[int]:
         eos_token_id=None,
         pad_token_id=0,
     )
-    return out[0, len(ids) :].tolist()
+    written: list[int] = out[0, len(ids) :].tolist()
+    return written
 
 
 def logits_alone(folder: Path, ids: list[int]) -> torch.Tensor:
     """[len(ids), vocabulary] of one plain forward pass, in float32."""
     with torch.inference_mode():
-        return _load(folder)(torch.tensor([ids])).logits[0]
+        logits: torch.Tensor = _load(folder)(torch.tensor([ids])).logits[0]
+    return logits
 
 
-def prompt(length: int, seed: int = 0, vocabulary: int = 400) -> list[int]:
+def prompt(length: int, seed: int = 0) -> list[int]:
     """Arbitrary ids, none of them special."""
     generator = torch.Generator().manual_seed(seed)
-    return torch.randint(len(SPECIAL), vocabulary, (length,), generator=generator).tolist()
+    return torch.randint(len(SPECIAL), VOCABULARY, (length,), generator=generator).tolist()
 
 
 _loaded: dict[Path, Any] = {}
@@ -98,8 +112,8 @@ def _load(folder: Path) -> Any:
     return _loaded[folder]
 
 
-def _make_tokenizer(folder: Path) -> int:
-    """Writes tokenizer.json and tokenizer_config.json; returns the vocabulary's size (all 256 bytes are tokens)."""
+def _make_tokenizer(folder: Path) -> None:
+    """Writes tokenizer.json and tokenizer_config.json. All 256 bytes are tokens, so any text has ids."""
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
@@ -121,4 +135,4 @@ def _make_tokenizer(folder: Path) -> int:
         "chat_template": CHAT_TEMPLATE,
     }
     (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=1))
-    return tokenizer.get_vocab_size()
+    assert tokenizer.get_vocab_size() == VOCABULARY

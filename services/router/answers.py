@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import orjson
+
 from pdd.core.effects import RequestReport
 
 from .choice import TokenEntry
@@ -64,7 +65,9 @@ class ChatAnswers:
         self._frame = _Frame(f"chatcmpl-{name}", "chat.completion", model, with_usage)
 
     def opening(self, index: int) -> bytes:
-        return self._frame.event(b'%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null' % index)
+        return self._frame.event(
+            b'%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null' % index
+        )
 
     def piece(self, index: int, text: str, entries: Sequence[TokenEntry]) -> bytes:
         logprobs = orjson.dumps(chat_logprobs(self._text, entries)) if entries else b"null"
@@ -73,7 +76,9 @@ class ChatAnswers:
         )
 
     def closing(self, index: int, finish: str, report: RequestReport | None) -> bytes:
-        return self._frame.event(b'%d,"delta":{},"logprobs":null,"finish_reason":%b' % (index, orjson.dumps(finish)), report)
+        return self._frame.event(
+            b'%d,"delta":{},"logprobs":null,"finish_reason":%b' % (index, orjson.dumps(finish)), report
+        )
 
     def usage(self, usage: Usage) -> bytes:
         return self._frame.usage(usage)
@@ -92,11 +97,9 @@ class ChatAnswers:
 
 
 class CompletionAnswers:
-    """`echoes` holds, by choice, the prompt's text where the client wants it repeated, else "". """
+    """`echoes` holds, by choice, the prompt's text where the client wants it repeated, else ""."""
 
-    def __init__(
-        self, name: str, model: str, text: ModelText, *, with_usage: bool, echoes: Sequence[str] = ()
-    ) -> None:
+    def __init__(self, name: str, model: str, text: ModelText, *, with_usage: bool, echoes: Sequence[str] = ()) -> None:
         self._text = text
         self._echoes = echoes
         self._frame = _Frame(f"cmpl-{name}", "text_completion", model, with_usage, chunk="text_completion")

@@ -65,7 +65,7 @@ class Choice:
         visible = len(_shown_ids(written))
         for i, token in enumerate(written.ids):
             text = self._detokenizer.push((token,)) if i < visible else ""
-            if written.logprobs:
+            if i < len(written.logprobs):
                 entries.append(TokenEntry(token, written.logprobs[i], self._characters))
             self._characters += len(text)
             self.tokens += 1

@@ -10,8 +10,9 @@ from codecs import getincrementaldecoder
 from collections.abc import Sequence
 from typing import Any
 
-from pdd.core.errors import SettingsError
 from tokenizers import Tokenizer
+
+from pdd.core.errors import SettingsError
 
 TokenBytes = list[bytes]  # by token id; what each token adds to the text
 

@@ -7,11 +7,12 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from starlette.types import Receive
+
 from pdd.core.effects import Complete, Deliver, Reject, RequestReport
 from pdd.core.events import Event, RequestEnded, RequestSubmitted
 from pdd.core.ids import RequestId
 from pdd.core.sampling import Finish
-from starlette.types import Receive
 
 from .choice import Choice, TokenEntry
 from .errors import ApiError

@@ -11,7 +11,7 @@ class EdgeSettings:
     body_s: float = 30.0  # for a request's body to arrive
     keep_alive_s: float = 15.0  # a stream that is silent so long gets a comment
     stall_s: float = 30.0  # a client that reads nothing for so long is gone
-    report_s: float = 1.0  # after a stop string, how long the closing report is waited for
+    report_s: float = 0.5  # after a stop string, how long the closing report is waited for
     max_unread_tokens: int = 65_536  # a client so far behind is gone
     report: bool = False  # allow `x-pdd-report`
     test_hooks: bool = False  # allow `x-pdd-handover-after` and `x-pdd-route`

@@ -8,6 +8,7 @@ of silence it goes out as 200 with a comment. An error after that is one `data: 
 import asyncio
 from collections.abc import Sequence
 
+from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from .answers import DONE, KEEP_ALIVE, Answers, Outcome, Usage
@@ -19,12 +20,13 @@ from .translation import Wanted
 ABORT = "pdd.abort"  # scope extension of services.router.abortable: drops a connection that takes no bytes
 
 
-class EventStream:
-    """An ASGI response. Whatever way it ends, the exchange has ended with it."""
+class EventStream(Response):
+    """Writes itself. Whatever way it ends, the exchange has ended with it."""
 
     def __init__(
         self, exchange: Exchange, answers: Answers, wanted: Wanted, settings: EdgeSettings, *, with_report: bool
     ) -> None:
+        super().__init__()
         self._exchange = exchange
         self._answers = answers
         self._wanted = wanted
@@ -109,9 +111,7 @@ def _body(body: bytes, *, last: bool = False) -> Message:
     return {"type": "http.response.body", "body": body, "more_body": not last}
 
 
-async def collect(
-    exchange: Exchange, receive: Receive, settings: EdgeSettings, *, with_report: bool
-) -> list[Outcome]:
+async def collect(exchange: Exchange, receive: Receive, settings: EdgeSettings, *, with_report: bool) -> list[Outcome]:
     """The whole answer. Raises ApiError or ClientGone; whatever way it ends, the exchange has ended with it."""
     outcomes = [Outcome(choice.index) for choice in exchange.choices]
     exchange.start()

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from pdd.core.errors import SettingsError
 from tokenizers import Tokenizer
+
+from pdd.core.errors import SettingsError
 
 from .detokenize import Detokenizer, token_bytes, without_special
 from .schema import ChatMessage

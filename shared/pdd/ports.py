@@ -56,7 +56,8 @@ class KvChunk:
 class KvSource(Protocol):
     """The engine's side of sending. Called from the link's threads: pages of computed tokens never change while open."""
 
-    kv_shape: KvShape
+    @property
+    def kv_shape(self) -> KvShape: ...
 
     def export_kv(self, key: Key, start: int, stop: int) -> KvChunk:
         """Raises KeyError when the sequence is closed."""

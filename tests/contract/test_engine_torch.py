@@ -1,8 +1,11 @@
 """The torch runner writes what transformers alone writes (float32), however the work is cut up and wherever its pages lie."""
 
+import json
 import random
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from queue import SimpleQueue
 
@@ -10,6 +13,8 @@ import pytest
 import torch
 from tokenizers import Tokenizer
 
+from pdd.adapters.engine_steps import SteppingEngine
+from pdd.adapters.engine_torch import create_torch
 from pdd.adapters.engine_torch.attention import lay_tables
 from pdd.adapters.engine_torch.model import PagedModel
 from pdd.adapters.engine_torch.pages import KvPages, as_tensor, runs
@@ -20,7 +25,8 @@ from pdd.core.ids import Epoch, Key, RequestId
 from pdd.core.sampling import Sampling
 from pdd.core.steps import Sequence, Slice, StepPlan, StepResult
 from pdd.ports import KvChunk, KvShape
-from tests.models import alone, logits_alone, make_tiny_model, prompt
+from pdd.sim.world import World
+from tests.models import alone, logits_alone, make_tiny_model, prompt, tiny_model
 
 WAIT_S = 60
 PAGES_TOKENS = 4096
@@ -32,8 +38,8 @@ def one_thread() -> None:
 
 
 @pytest.fixture(scope="module")
-def model_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_tiny_model(tmp_path_factory.mktemp("tiny"))
+def model_dir() -> Path:
+    return tiny_model()
 
 
 class Rig:
@@ -114,11 +120,10 @@ def test_each_kind_of_model_equals_transformers(kind: str, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("scattered", [False, True])
-@pytest.mark.parametrize("page_size", [1, 16, 64])
-@pytest.mark.parametrize("chunk", [1, 7, 64, 1000])
+@pytest.mark.parametrize(("chunk", "page_size"), [(1, 16), (7, 1), (7, 64), (64, 64), (64, 16), (1000, 16)])
 def test_any_chunk_and_page_size_writes_the_same(model_dir: Path, chunk: int, page_size: int, scattered: bool) -> None:
     with rig(model_dir, page_size, scattered=scattered) as here:
-        for length in (1, 63, 130):
+        for length in (1, 64, 105):
             ids = prompt(length, seed=length)
             assert here.finish(here.open(ids), 16, chunk) == alone(model_dir, ids, 16)
 
@@ -160,7 +165,7 @@ def test_kv_moves_to_an_engine_of_another_page_size(model_dir: Path, sizes: tupl
         eager = there.finish(sender, 5)
         receiver = here.open(ids)
         ends = [0, 37, 64, 149, 150]
-        here.write(receiver, [there.export(sender, a, b) for a, b in zip(ends, ends[1:], strict=False)])
+        here.write(receiver, [there.export(sender, a, b) for a, b in pairwise(ends)])
         receiver.ids += eager  # extended here, in slices, without sampling
         assert here.finish(receiver, 24, chunk=2) == alone(model_dir, ids, 24)
 
@@ -219,7 +224,7 @@ def test_a_read_only_chunk_is_taken_as_well(model_dir: Path) -> None:
 def test_damaged_kv_is_told_apart(model_dir: Path, damage: str) -> None:
     """Keys carry their position: two tokens that change slots with K and V together are no damage, attention sums over both."""
     ids = prompt(60)
-    sent = ids[:30] + [ids[31], ids[30]] + ids[32:] if damage == "positions swapped" else ids
+    sent = [*ids[:30], ids[31], ids[30], *ids[32:]] if damage == "positions swapped" else ids
     with rig(model_dir) as there, rig(model_dir) as here:
         sender = there.open(sent)
         there.finish(sender, 1)
@@ -282,12 +287,51 @@ def test_warming_up_leaves_a_working_engine(model_dir: Path) -> None:
 
 
 def test_models_that_cannot_be_served_are_refused_by_name(model_dir: Path, tmp_path: Path) -> None:
-    with pytest.raises(EngineError, match="9000 exceeds"):
+    with pytest.raises(EngineError, match="9000 exceeds the 8192"):
         PagedModel(model_dir, "float32", "cpu", 9000)
     with pytest.raises(EngineError, match="int4"):
         PagedModel(model_dir, "int4", "cpu", 64)
     with pytest.raises(EngineError, match="cannot load"):
         PagedModel(tmp_path / "nothing", "float32", "cpu", 64)
+    config = json.loads((model_dir / "config.json").read_text())
+    for change, word in (
+        ({"model_type": "gpt2"}, "gpt2"),
+        ({"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "dynamic"),
+    ):
+        shutil.copytree(model_dir, tmp_path / word)
+        (tmp_path / word / "config.json").write_text(json.dumps({**config, **change}))
+        with pytest.raises(EngineError, match=word):
+            PagedModel(tmp_path / word, "float32", "cpu")
+
+
+def test_the_factory_sizes_the_pool_by_memory_and_the_context_by_both(model_dir: Path) -> None:
+    def engine(**wanted: int) -> SteppingEngine:
+        return create_torch(
+            model_dir,
+            fingerprint="f",
+            sink=lambda event: None,
+            clock=World(),
+            post=lambda action: action(),
+            dtype="float32",
+            **wanted,
+        )
+
+    page = 16 * KvShape(4, 2, 32, "float32").bytes_per_token
+    assert engine(memory_bytes=10 * page + 5).load().total_pages == 10
+    assert engine(pages=10).limits.max_context == 160
+    assert engine(pages=1000).limits.max_context == 8192
+    assert engine(pages=1000, max_context=100).limits.max_context == 100
+    with pytest.raises(EngineError, match="no page"):
+        engine(memory_bytes=page - 1)
+
+
+def test_a_sliding_window_bounds_the_context(tmp_path: Path) -> None:
+    folder = make_tiny_model(tmp_path, kind="mistral")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "sliding_window": 64}))
+    assert PagedModel(folder, "float32", "cpu").max_context == 64
+    with pytest.raises(EngineError, match="65 exceeds the 64"):
+        PagedModel(folder, "float32", "cpu", 65)
 
 
 @pytest.mark.parametrize(

@@ -136,7 +136,7 @@ class NatsBus:
                 self._client = client
                 await self._on_up()
                 await self._watch(client)
-            except (nats.errors.Error, OSError) as error:
+            except Exception as error:  # whatever the client stumbles over, another is tried
                 await self._on_error(error)
             finally:
                 self._client = None
@@ -160,6 +160,7 @@ class NatsBus:
         )
         for subject in self._subjects:
             await client.subscribe(subject, cb=self._hear)
+        await client.flush(DIAL_S)  # from here on nothing that is sent to us is missed
 
     async def _watch(self, client: Any) -> None:
         """Until this client has closed itself (the broker named an error) or has been without a connection for long."""
@@ -181,7 +182,7 @@ class NatsBus:
         if isinstance(error, nats.errors.SlowConsumerError):
             self._drop("slow_consumer", repr(error))
         elif not isinstance(error, (nats.errors.Error, OSError, TimeoutError)):
-            log.error("bus: a message could not be handled", exc_info=error)
+            log.error("bus: unexpected", exc_info=error)
         elif repr(error) != self._last_error:  # an outage is logged once, not at each attempt
             self._last_error = repr(error)
             log.warning("bus: %r", error)

@@ -135,6 +135,10 @@ class LocalServer:
             self._process = None
 
     @property
+    def pid(self) -> int | None:
+        return self._process.pid if self._process else None
+
+    @property
     def url(self) -> str:
         return self.command.url
 

@@ -8,25 +8,28 @@ from itertools import groupby
 from types import TracebackType
 
 import httpx
+import msgspec
 
 from ..core.errors import PddError
 from ..runtime.settings import child_environment
-from .fleet import HOST, ROOT, Fleet, Part, Probe, line_control_of, parts_of, router_of
+from .fleet import HOST, LINE, ROOT, ROUTER, Fleet, Part, Probe, parts_of
+from .ports import is_free
 from .processes import ProcessRecord, alive, end, last_lines, spawn
 from .run_directory import Deployed, RunDirectory
 
 READY_S = 120.0
 LOOK_S = 0.1
 PROBE_S = 1.0
-SERVICE_GRACE_S = 15.0
+SERVICE_GRACE_S = 15.0  # more than the services' own drain
 SERVER_GRACE_S = 5.0
 SHOWN_LINES = 15
+WORKERS_HEARD = "the router to hear every worker"
 
-Progress = Callable[[Sequence[str]], None]  # names of the parts that are not ready yet
+Progress = Callable[[Sequence[str]], None]  # what is waited for
 
 
 class DeploymentError(PddError):
-    """A part did not start; the message names it and shows the end of its log."""
+    """The deployment cannot start or is not there; the message says what to do, or shows the end of a part's log."""
 
 
 class Deployment:
@@ -39,16 +42,13 @@ class Deployment:
         self._deployed = Deployed()
 
     def start(self, progress: Progress = lambda waiting: None, ready_s: float = READY_S) -> None:
-        """Raises DeploymentError, having ended what it had started."""
-        running = self.run.running()
-        if running:
-            names = ", ".join(record.name for record in running)
-            raise DeploymentError(f"already running from {self.run.path}: {names}; `pdd down` ends it")
+        """Returns when requests are served. Raises DeploymentError, having ended what it had started."""
+        self._check()
         self.run.prepare()
         self.parts = parts_of(self.fleet, self.run.data)
         self._deployed = Deployed(
-            router=router_of(self.parts),
-            line_control=line_control_of(self.parts),
+            router=self._address(ROUTER, "http"),
+            line_control=self._address(LINE, "control"),
             model=str(self.fleet.model_dir or ""),
         )
         until = time.monotonic() + ready_s
@@ -57,7 +57,7 @@ class Deployment:
                 together = list(gate)
                 for part in together:
                     self._spawn(part)
-                self._await_ready(together, until, progress)
+                self._await(together, until, progress)
         except BaseException:
             self.stop()
             raise
@@ -83,7 +83,7 @@ class Deployment:
         return self._deployed.line_control
 
     def __enter__(self) -> "Deployment":
-        if not self.parts:
+        if not self._deployed.processes:
             self.start()
         return self
 
@@ -91,6 +91,19 @@ class Deployment:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.stop()
+
+    def _check(self) -> None:
+        if running := self.run.running():
+            names = ", ".join(record.name for record in running)
+            raise DeploymentError(f"already running from {self.run.path}: {names}; `pdd down` ends it")
+        if not (ROOT / "services").is_dir():
+            raise DeploymentError(f"the services are not in {ROOT}: install PDD from a checkout, with `make setup`")
+        port = self.fleet.router_port
+        if port and not is_free(port):
+            raise DeploymentError(f"port {port} is taken by another program: end it, or choose another with --port")
+
+    def _address(self, name: str, port: str) -> str:
+        return next(f"{HOST}:{part.ports[port]}" for part in self.parts if part.name == name)
 
     def _spawn(self, part: Part) -> None:
         record, child = spawn(
@@ -103,30 +116,32 @@ class Deployment:
             ports=part.ports,
         )
         self._children[record.pid] = child
-        self._deployed = Deployed(
-            (*self._deployed.processes, record),
-            self._deployed.router,
-            self._deployed.line_control,
-            self._deployed.model,
-        )
+        self._deployed = msgspec.structs.replace(self._deployed, processes=(*self._deployed.processes, record))
         self.run.write(self._deployed)
 
-    def _await_ready(self, parts: Sequence[Part], until: float, progress: Progress) -> None:
+    def _await(self, parts: Sequence[Part], until: float, progress: Progress) -> None:
         waiting = list(parts)
-        while waiting:
-            for part in list(waiting):
+        while True:
+            for part in self.parts[: len(self._deployed.processes)]:
                 self._must_live(part)
-                if is_ready(part):
-                    waiting.remove(part)
-            progress([part.name for part in waiting])
-            if waiting and time.monotonic() > until:
-                raise DeploymentError(
-                    "\n".join(
-                        f"{part.name} is not ready in time; the end of its log:\n{self._tail(part)}" for part in waiting
-                    )
-                )
-            if waiting:
-                time.sleep(LOOK_S)
+            waiting = [part for part in waiting if not is_ready(part)]
+            names = [part.name for part in waiting] or self._unheard()
+            progress(names)
+            if not names:
+                return
+            if time.monotonic() > until:
+                tails = [f"{part.name}; the end of its log:\n{self._tail(part)}" for part in waiting]
+                raise DeploymentError("not ready in time: " + "\n".join(tails or names))
+            time.sleep(LOOK_S)
+
+    def _unheard(self) -> list[str]:
+        """After the last gate a request must find every worker."""
+        if len(self._deployed.processes) < len(self.parts):
+            return []
+        workers = sum(self.fleet.workers.values())
+        status = router_status(self._deployed.router)
+        alive = sum(worker["alive"] for worker in status["workers"]) if status else 0
+        return [] if alive >= workers else [WORKERS_HEARD]
 
     def _must_live(self, part: Part) -> None:
         code = self._children[self.record(part.name).pid].poll()
@@ -147,7 +162,13 @@ def is_ready(part: Part) -> bool:
         case Probe.CONNECT:
             return _connects(next(iter(part.ports.values())))
         case Probe.HTTP:
-            return _answers_ready(part.ports["http"])
+            return _get(f"http://{HOST}:{part.ports['http']}/ready") is not None
+
+
+def router_status(router: str) -> dict[str, object] | None:
+    """What /status says; None where no router answers."""
+    answer = _get(f"http://{router}/status")
+    return answer.json() if answer else None
 
 
 def _connects(port: int) -> bool:
@@ -158,11 +179,13 @@ def _connects(port: int) -> bool:
     return True
 
 
-def _answers_ready(port: int) -> bool:
+def _get(url: str) -> httpx.Response | None:
+    """A good answer, or None. Proxies of the environment are no way to 127.0.0.1."""
     try:
-        return httpx.get(f"http://{HOST}:{port}/ready", timeout=PROBE_S, trust_env=False).status_code == 200
+        answer = httpx.get(url, timeout=PROBE_S, trust_env=False)
     except httpx.HTTPError:
-        return False
+        return None
+    return answer if answer.is_success else None
 
 
 def end_deployed(run: RunDirectory, reap: Callable[[], None] = lambda: None) -> list[str]:
@@ -179,7 +202,7 @@ def end_deployed(run: RunDirectory, reap: Callable[[], None] = lambda: None) -> 
 
 def _ending_order(processes: Sequence[ProcessRecord]) -> list[tuple[list[ProcessRecord], float]]:
     services = [record for record in processes if "http" in record.ports]
-    router = [record for record in services if record.name == "router"]
-    workers = [record for record in services if record.name != "router"]
+    router = [record for record in services if record.name == ROUTER]
+    workers = [record for record in services if record.name != ROUTER]
     servers = [record for record in processes if "http" not in record.ports]
     return [(router, SERVICE_GRACE_S), (workers, SERVICE_GRACE_S), (servers[::-1], SERVER_GRACE_S)]

@@ -184,6 +184,7 @@ class RequestReport:
     terms: dict[str, float] = field(default_factory=dict)  # named parts of the chosen route's score, seconds
     others: dict[str, float] = field(default_factory=dict)  # predicted seconds of the routes not taken
     prompt_tokens: int = 0
+    ids: list[int] = field(default_factory=list)  # every output, in order
     hit: dict[str, int] = field(default_factory=dict)  # cached prompt tokens by role
     workers: dict[str, str] = field(default_factory=dict)
     spoke: list[tuple[str, int, int]] = field(default_factory=list)  # (role, start, stop)

@@ -7,6 +7,8 @@ histograms are all in seconds.
 from enum import StrEnum
 from typing import NamedTuple
 
+from .effects import Count, Gauge, Observe, Span
+
 
 class Kind(StrEnum):
     COUNTER = "counter"
@@ -87,3 +89,22 @@ SPANS: dict[str, str] = {
     "extend": "MD computes over outputs written elsewhere.",
     "main": "MD writes.",
 }
+
+KINDS: dict[type[Count | Gauge | Observe], Kind] = {
+    Count: Kind.COUNTER,
+    Gauge: Kind.GAUGE,
+    Observe: Kind.HISTOGRAM,
+}
+
+
+def check(note: Count | Gauge | Observe | Span) -> None:
+    """Raises ValueError where the tables have no such span, or no such metric of this kind and with these labels."""
+    if isinstance(note, Span):
+        if note.name not in SPANS:
+            raise ValueError(f"core/names.py has no span {note.name!r}")
+        return
+    kind, labels, metric = KINDS[type(note)], tuple(name for name, _ in note.labels), METRICS.get(note.name)
+    if metric is None:
+        raise ValueError(f"core/names.py has no metric {note.name!r}")
+    if (metric.kind, metric.labels) != (kind, labels):
+        raise ValueError(f"{note.name} is a {metric.kind} with labels {metric.labels}, not a {kind} with {labels}")

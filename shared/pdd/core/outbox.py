@@ -11,7 +11,22 @@ from .effects import OpenTransfer
 from .events import Event, KvAcked, KvCloseAcked, TransferFailed
 from .ids import Key, TransferId
 from .link import LinkEstimator
-from .wire import AckFrame, CancelFrame, CloseAck, CloseFrame, Frame, OpenFrame, Ping, Pong, Reason, Refuse, WireShape
+from .unanswered import Item, Unanswered
+from .wire import (
+    ENDS_CHUNK,
+    AckFrame,
+    CancelFrame,
+    ChunkFrame,
+    CloseAck,
+    CloseFrame,
+    Frame,
+    OpenFrame,
+    Ping,
+    Pong,
+    Refuse,
+    WireShape,
+    checksum,
+)
 
 PING_EVERY_S = 1.0
 PROBE_AFTER_S = 3.0  # a connection that was silent for so long is asked first whether it still stands
@@ -26,6 +41,21 @@ class ChunkDue:
     key: Key
     start: int
     stop: int
+
+    def frame(self, shape: WireShape, payload: memoryview) -> ChunkFrame:
+        """What goes before `payload`: all layers of these tokens."""
+        return ChunkFrame(
+            self.transfer,
+            self.attempt,
+            self.key.epoch,
+            self.start,
+            self.stop,
+            0,
+            shape.layers,
+            shape.dtype,
+            checksum(payload),
+            payload.nbytes,
+        )
 
 
 @dataclass(slots=True)
@@ -46,16 +76,6 @@ class Leaving:
         return sum(stop - start for start, stop in self.ranges)
 
 
-@dataclass(frozen=True, slots=True)
-class Sent:
-    """A frame that wants an answer. `size`: payload bytes. `clean`: nothing else was in flight."""
-
-    size: int
-    at: float
-    clean: bool = False
-
-
-Item = tuple[str, TransferId, int, int, int]  # kind, transfer, attempt, start, stop
 _NO_TRANSFER = TransferId("")
 
 
@@ -66,8 +86,7 @@ class Outbox:
         self._leaving: dict[TransferId, Leaving] = {}
         self._turns: deque[TransferId] = deque()
         self._cancels: deque[CancelFrame] = deque()
-        self._sent: dict[Item, Sent] = {}  # in the order of sending
-        self._window_used = 0
+        self._sent = Unanswered(link)
         self._answered_at = 0.0
         self._pinged_at = 0.0
         self._pings = 0
@@ -123,7 +142,7 @@ class Outbox:
             return None
         if self._cancels:
             return self._cancels.popleft()
-        if self._leaving and now - self._pinged_at >= PING_EVERY_S and not self._ping_is_out():
+        if self.active and now - self._pinged_at >= PING_EVERY_S and _ping_item(self._pings) not in self._sent:
             return self._ping(now)
         for _ in range(len(self._turns)):
             transfer = self._turns[0]
@@ -141,26 +160,24 @@ class Outbox:
                 effect.transfer, leaving.attempt, epoch, effect.receiver, effect.secret, self._shape, effect.traceparent
             )
         if leaving.ranges:
-            return self._chunk(leaving, now) if self._window_used < self._link.window_bytes(now) else None
+            return self._chunk(leaving, now) if self._sent.payload_bytes < self._link.window_bytes(now) else None
         if leaving.closing is not None and not leaving.close_sent:
             leaving.close_sent = True
-            self._remember(("close", leaving.effect.transfer, leaving.attempt, 0, 0), Sent(0, now))
+            self._sent.add(Item("close", leaving.effect.transfer, leaving.attempt), 0, now)
             return CloseFrame(leaving.effect.transfer, leaving.attempt, leaving.closing)
         return None
 
     def _chunk(self, leaving: Leaving, now: float) -> ChunkDue:
         start, stop = leaving.ranges.popleft()
         size = self._chunk_tokens(now)
-        cut = min(stop, (start // size + 1) * size)  # at multiples of the size, so that what is sent again has the same bounds
+        cut = min(stop, (start // size + 1) * size)  # at multiples: what is sent again has the same bounds
         if cut < stop:
             leaving.ranges.appendleft((cut, stop))
         if leaving.began_at is None:
             leaving.began_at = now
         transfer, attempt = leaving.effect.transfer, leaving.attempt
         payload = (cut - start) * self._shape.bytes_per_token
-        self._remember(("chunk", transfer, attempt, start, cut), Sent(payload, now))
-        self._link.on_sent(payload, now)
-        self._window_used += payload
+        self._sent.add(Item("chunk", transfer, attempt, start, cut), payload, now)
         return ChunkDue(transfer, attempt, leaving.effect.key, start, cut)
 
     def _chunk_tokens(self, now: float) -> int:
@@ -171,15 +188,8 @@ class Outbox:
     def _ping(self, now: float) -> Ping:
         self._pings += 1
         self._pinged_at = now
-        self._remember(("ping", _NO_TRANSFER, self._pings, 0, 0), Sent(0, now, clean=not self._window_used))
+        self._sent.add(_ping_item(self._pings), 0, now)
         return Ping(self._pings)
-
-    def _ping_is_out(self) -> bool:
-        return ("ping", _NO_TRANSFER, self._pings, 0, 0) in self._sent
-
-    def _remember(self, item: Item, sent: Sent) -> None:
-        self._sent.pop(item, None)
-        self._sent[item] = sent
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
@@ -192,69 +202,62 @@ class Outbox:
         self._answered_at = now
         match frame:
             case AckFrame(transfer, attempt, start, stop):
-                return self._acked(transfer, attempt, start, stop, now)
+                return self._acked(Item("chunk", transfer, attempt, start, stop), now)
             case CloseAck(transfer, attempt):
-                return self._close_acked(transfer, attempt, now)
+                return self._close_acked(Item("close", transfer, attempt), now)
             case Refuse(transfer, attempt, reason, start, stop):
-                return self._refused(transfer, attempt, reason, start, stop)
+                return self._refused(Item("chunk", transfer, attempt, start, stop), reason)
             case Pong(number):
-                sent, events = self._settle(("ping", _NO_TRANSFER, number, 0, 0))
-                if sent and sent.clean:
-                    self._link.on_round_trip(now - sent.at)
-                self._probing = self._probing and sent is None
-                return events
+                return self._ponged(_ping_item(number), now)
         return []
 
-    def _acked(self, transfer: TransferId, attempt: int, start: int, stop: int, now: float) -> list[Event]:
-        sent, events = self._settle(("chunk", transfer, attempt, start, stop))
-        leaving = self._leaving.get(transfer)
-        if sent:
-            self._window_used -= sent.size
-            self._link.on_acked(sent.size, sent.at, now)
-        if leaving and leaving.attempt == attempt:
+    def _acked(self, item: Item, now: float) -> list[Event]:
+        events = self._lose_before(item)
+        sent = self._sent.answer(item, now)
+        if leaving := self._current(item):
             leaving.acked_bytes += sent.size if sent else 0
-            events.append(KvAcked(transfer, start, stop))
+            events.append(KvAcked(item.transfer, item.start, item.stop))
         return events
 
-    def _close_acked(self, transfer: TransferId, attempt: int, now: float) -> list[Event]:
-        sent, events = self._settle(("close", transfer, attempt, 0, 0))
-        leaving = self._leaving.get(transfer)
-        if sent and leaving and leaving.attempt == attempt:
-            self._forget(transfer)
+    def _close_acked(self, item: Item, now: float) -> list[Event]:
+        events = self._lose_before(item)
+        leaving = self._current(item)
+        if self._sent.answer(item, now) and leaving:
+            self._forget(item.transfer)
             began = now if leaving.began_at is None else leaving.began_at
-            events.append(KvCloseAcked(transfer, leaving.acked_bytes, now - began))
+            events.append(KvCloseAcked(item.transfer, leaving.acked_bytes, now - began))
         return events
 
-    def _refused(self, transfer: TransferId, attempt: int, reason: str, start: int, stop: int) -> list[Event]:
-        if start < stop:
-            sent, events = self._settle(("chunk", transfer, attempt, start, stop))
-            if sent:
-                self._lose(sent)
-            return events
-        leaving = self._leaving.get(transfer)
-        if leaving is None or leaving.attempt != attempt:
-            return []
-        self._forget(transfer)
-        return [TransferFailed(transfer, reason)]
+    def _refused(self, item: Item, reason: str) -> list[Event]:
+        events = self._lose_before(item)
+        self._sent.lose(item)
+        if reason not in ENDS_CHUNK and self._current(item):
+            self._forget(item.transfer)
+            events.append(TransferFailed(item.transfer, reason))
+        return events
 
-    def _settle(self, item: Item) -> tuple[Sent | None, list[Event]]:
-        """Take `item` from what is unanswered, and with it all that was sent before it: that is lost."""
-        if item not in self._sent:
-            return None, []
+    def _ponged(self, item: Item, now: float) -> list[Event]:
+        events = self._lose_before(item)
+        sent = self._sent.answer(item, now)
+        if sent:
+            self._probing = False
+            if sent.clean:
+                self._link.on_round_trip(now - sent.at)
+        return events
+
+    def _lose_before(self, item: Item) -> list[Event]:
+        """A lost chunk is asked for again by its receiver's next ticket; a lost closing frame leaves the transfer without an end."""
         events: list[Event] = []
-        while (first := next(iter(self._sent))) != item:
-            self._lose(self._sent.pop(first))
-            kind, transfer, attempt, _, _ = first
-            leaving = self._leaving.get(transfer)
-            if kind == "close" and leaving and leaving.attempt == attempt:
-                self._forget(transfer)
-                events.append(TransferFailed(transfer, "unanswered"))
-        return self._sent.pop(item), events
+        for lost in self._sent.lost_before(item):
+            if lost.kind == "close" and self._current(lost):
+                self._forget(lost.transfer)
+                events.append(TransferFailed(lost.transfer, "unanswered"))
+        return events
 
-    def _lose(self, sent: Sent) -> None:
-        self._window_used -= sent.size
-        if sent.size:
-            self._link.on_lost(sent.size)
+    def _current(self, item: Item) -> Leaving | None:
+        """The transfer, if `item` belongs to its present attempt."""
+        leaving = self._leaving.get(item.transfer)
+        return leaving if leaving and leaving.attempt == item.attempt else None
 
     def _forget(self, transfer: TransferId) -> Leaving | None:
         leaving = self._leaving.pop(transfer, None)
@@ -269,13 +272,10 @@ class Outbox:
         """Something waits for an answer, and none came for too long."""
         if not self._sent:
             return False
-        oldest = next(iter(self._sent.values()))
-        return now - max(oldest.at, self._answered_at) > self._silence_s
+        return now - max(self._sent.oldest_at, self._answered_at) > self._silence_s
 
     def disconnected(self) -> None:
         """The connection is gone; transfers that had not begun stay for the next one. Call `lost` first where some had."""
-        for sent in self._sent.values():
-            self._lose(sent)
         self._sent.clear()
         self._cancels.clear()
         self._probing = False
@@ -289,9 +289,5 @@ class Outbox:
         return [TransferFailed(transfer, reason) for transfer in transfers]
 
 
-def connection_refused(frame: Frame) -> str | None:
-    """The reason, where `frame` refuses the whole connection."""
-    return frame.reason if isinstance(frame, Refuse) and not frame.transfer else None
-
-
-__all__ = ["ChunkDue", "Outbox", "Reason", "connection_refused"]
+def _ping_item(number: int) -> Item:
+    return Item("ping", _NO_TRANSFER, number)

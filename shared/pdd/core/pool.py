@@ -118,7 +118,7 @@ class Pool:
 
     def give_back_last(self, lease: Lease) -> None:
         """Give the last page back, so that its tokens can be computed again without touching what others may read."""
-        page = lease.pages.pop()
+        page, lease.pages = lease.pages[-1], lease.pages[:-1]
         if lease.node.depth <= len(lease.pages):
             return self._vacate(page)
         node = lease.node

@@ -55,6 +55,9 @@ class Reason(StrEnum):
     BUSY = "busy"  # another connection is writing there
 
 
+ENDS_CHUNK: Final = frozenset({Reason.RANGE, Reason.LENGTH, Reason.CHECKSUM, Reason.SHORT, Reason.BUSY})
+
+
 class WireShape(msgspec.Struct, frozen=True, array_like=True):
     """Canonical layout of a chunk: [layers, tokens, 2 (K, V), kv_heads, head_dim], C order, little endian."""
 
@@ -142,7 +145,7 @@ class CloseAck(Frame, frozen=True, array_like=True):
 
 
 class Refuse(Frame, frozen=True, array_like=True):
-    """A chunk (its range is given), a transfer (no range), or the connection (no transfer) is not taken."""
+    """The connection (no transfer), a transfer, or only a chunk of it (ENDS_CHUNK) is not taken. A range names the chunk it answers."""
 
     transfer: TransferId
     attempt: Index
@@ -204,6 +207,10 @@ class Decoder:
         if self.payload_left:
             return 0
         return HEADER_BYTES + (self._meta_bytes if self._kind else 0) - len(self._buffer)
+
+    @property
+    def between_frames(self) -> bool:
+        return not (self._buffer or self._kind or self.payload_left)
 
     def feed(self, data: bytes | bytearray | memoryview) -> list[Frame | memoryview]:
         """Frames, and payload pieces as views of `data`. Raises FrameError, and then for ever: the stream is lost."""

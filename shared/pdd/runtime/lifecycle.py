@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol, TypeVar
+from typing import Any, Literal, Protocol, TypeVar
 
 import uvicorn
 
@@ -50,6 +50,7 @@ def run_main(kind: type[K], service: str, serve: Callable[[K], Coroutine[Any, An
         level=settings.log_level.upper(),
         format=f"%(asctime)s %(levelname)s {settings.name or service}@{settings.site} %(message)s",
     )
+    logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         return asyncio.run(serve(settings))
     except PddError as error:
@@ -63,22 +64,26 @@ async def run_service(
     sock: socket.socket,
     service: AbstractAsyncContextManager[Running],
     drain_s: float,
+    http: type[asyncio.Protocol] | Literal["auto"] = "auto",
 ) -> int:
-    """Serve `app` at once, and the role inside `service` when it is wired. Raises what the machine raised."""
+    """Serve `app` at once, and the role inside `service` when it is wired. Raises what the machine or an adapter raised."""
     asked = _Asked()
-    with asked.listening():
-        async with _http(app, sock):
+    with asked.listening(), _failing_callbacks() as failed:
+        async with _http(app, sock, http):
             main = asyncio.create_task(_serve(health, service, asked, drain_s))
-            first = asyncio.create_task(asked.once.wait())
+            first = asyncio.ensure_future(asked.once.wait())
+            ends: set[asyncio.Future[Any]] = {main, failed}
             try:
-                await asyncio.wait({main, first}, return_when=asyncio.FIRST_COMPLETED)
-                if health.stage is Stage.STARTING and not main.done():
-                    main.cancel()
-                with contextlib.suppress(asyncio.CancelledError):
-                    await main
+                await asyncio.wait(ends | {first}, return_when=asyncio.FIRST_COMPLETED)
+                if health.stage is not Stage.STARTING:
+                    await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             finally:
-                first.cancel()
+                await _cancel(main, first)
                 health.stage = Stage.STOPPED
+            if failed.done():
+                failed.result()
+            if not main.cancelled():
+                main.result()
     return 0
 
 
@@ -113,6 +118,27 @@ class _Asked:
         (self.twice if self.once.is_set() else self.once).set()
 
 
+@contextlib.contextmanager
+def _failing_callbacks() -> Iterator["asyncio.Future[None]"]:
+    """Raises what a callback on the loop raised: a worker whose engine cannot compute must not look alive."""
+    loop = asyncio.get_running_loop()
+    failed = loop.create_future()
+
+    def heard(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        error = context.get("exception")
+        if "handle" in context and isinstance(error, Exception) and not failed.done():
+            failed.set_exception(error)
+        else:
+            loop.default_exception_handler(context)
+
+    loop.set_exception_handler(heard)
+    try:
+        yield failed
+    finally:
+        loop.set_exception_handler(None)
+        failed.cancel()
+
+
 async def _serve(health: Health, service: AbstractAsyncContextManager[Running], asked: _Asked, drain_s: float) -> None:
     async with service as running:
         driving = asyncio.create_task(running.driver.run())
@@ -142,12 +168,11 @@ async def _drain(running: Running, driving: asyncio.Task[None], asked: _Asked, d
                 await asyncio.sleep(DRAIN_LOOK_S)
 
 
-async def _cancel(*tasks: asyncio.Task[Any]) -> None:
+async def _cancel(*tasks: asyncio.Future[Any]) -> None:
+    """Returns when all have ended. What they raised stays with them."""
     for task in tasks:
         task.cancel()
-    for task in tasks:
-        with contextlib.suppress(asyncio.CancelledError):
-            await asyncio.wait({task})
+    await asyncio.wait(tasks)
 
 
 class _Server(uvicorn.Server):
@@ -159,9 +184,11 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.asynccontextmanager
-async def _http(app: Callable[..., Any], sock: socket.socket) -> AsyncIterator[None]:
+async def _http(
+    app: Callable[..., Any], sock: socket.socket, http: type[asyncio.Protocol] | Literal["auto"]
+) -> AsyncIterator[None]:
     config = uvicorn.Config(
-        app, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=HTTP_CLOSE_S
+        app, http=http, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=HTTP_CLOSE_S
     )
     server = _Server(config)
     serving = asyncio.create_task(server.serve(sockets=[sock]))

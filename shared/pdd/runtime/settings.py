@@ -6,15 +6,19 @@ another role is fine: all services of a site can share one environment. Nothing 
 
 import difflib
 import os
+from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import Field, ValidationError
+from pydantic import DirectoryPath, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ..core.blocks import HASH_BLOCK
+from ..core.cost import COSTS
 from ..core.errors import SettingsError
+from ..core.policies import POLICIES
+from ..core.routing import RoutingSettings
 from ..core.timeouts import TimeOuts
 
 PREFIX = "PDD_"
@@ -45,8 +49,9 @@ class ServiceSettings(BaseSettings):
 class WorkerSettings(ServiceSettings):
     """What a process with an engine is told: prefill, relay_decode, main_decode."""
 
-    engine: Literal["torch", "scripted"] = "torch"
-    model_dir: Path | None = Field(None, description="a Hugging Face folder; the torch engine needs one")
+    engine: Literal["torch", "scripted"] = Field("torch", description="scripted: invented tokens at a chip's cost")
+    model_dir: DirectoryPath = Field(description="a Hugging Face folder; the scripted engine reads its shape alone")
+    scripted_cost: str = Field("two-cores-135m", description="whose cost the scripted engine has: core/cost.py")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("bfloat16", description="of weights and KV here")
     threads: int = Field(1, ge=1, description="of the engine's arithmetic")
     page_tokens: int = Field(16, ge=1, le=HASH_BLOCK, description=f"tokens in a page; divides {HASH_BLOCK}")
@@ -61,22 +66,43 @@ class WorkerSettings(ServiceSettings):
     )
     staging_bytes: int = Field(512 * MIB, ge=MIB, description="memory for KV that has landed and is not imported yet")
 
+    @field_validator("scripted_cost")
+    @classmethod
+    def _known_cost(cls, name: str) -> str:
+        return _one_of(COSTS, name)
+
+    @field_validator("page_tokens")
+    @classmethod
+    def _divides_the_hash_block(cls, tokens: int) -> int:
+        if HASH_BLOCK % tokens:
+            raise ValueError(f"must divide {HASH_BLOCK}")
+        return tokens
+
 
 class RouterSettings(ServiceSettings):
     """What the router is told."""
 
     http_port: int = Field(8000, ge=0, le=65535)
-    model_dir: Path | None = Field(None, description="the same folder as the workers': tokenizer and chat template")
+    model_dir: DirectoryPath = Field(description="the same folder as the workers': tokenizer and chat template")
     model_name: str = Field("", description="as clients name it; empty: the folder's name")
     policy: str = Field("one_shot", description="how a running request is handed over")
     max_requests: int = Field(256, ge=1, description="at once; beyond it: 429 with Retry-After")
+    relay_bound: int = Field(0, ge=0, description="the most tokens RLD writes for one request; 0: no bound")
+    routing: RoutingSettings = Field(default_factory=RoutingSettings, description="priors and prices of routes")
+    report: bool = Field(False, description="answer `x-pdd-report: 1` with how the request went")
     test_hooks: bool = Field(False, description="allow the x-pdd-route and x-pdd-handover-after request headers")
+
+    @field_validator("policy")
+    @classmethod
+    def _known_policy(cls, name: str) -> str:
+        return _one_of(POLICIES, name)
 
 
 class IndexSettings(ServiceSettings):
     """What the prefix index is told."""
 
     redis_url: str = Field("redis://127.0.0.1:6379/0", description="Redis 7+ or Valkey, of this site alone")
+    redis_namespace: str = Field("pdd", min_length=1, description="keeps fleets apart that share one Redis")
 
 
 class LocalSettings(BaseSettings):
@@ -114,6 +140,12 @@ def child_environment(values: dict[str, str]) -> dict[str, str]:
 
 def known_names() -> list[str]:
     return sorted({name for kind in ALL_SETTINGS for name in _names_of(kind)})
+
+
+def _one_of(table: Mapping[str, object], name: str) -> str:
+    if name not in table:
+        raise ValueError(f"must be one of {', '.join(table)}")
+    return name
 
 
 def _names_of(kind: type[BaseSettings]) -> list[str]:

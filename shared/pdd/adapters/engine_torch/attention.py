@@ -79,11 +79,9 @@ def attend(
     kv[:, 1].index_copy_(0, tables.slots, value[0].transpose(0, 1))
     out = query.new_empty(query.shape[2], query.shape[1], query.shape[3])
     for span in tables.spans:
-        if span.run is None:
-            seen = tables.kv.gather(layer, span.pages)[: span.length]
-        else:
-            seen = kv[span.run : span.run + span.length]
-        out[span.first : span.last] = _attend_span(query[:, :, span.first : span.last], seen, span.mask, scaling)
+        rows = slice(span.first, span.last)
+        seen = kv[span.run :] if span.run is not None else tables.kv.gather(layer, span.pages)
+        out[rows] = _attend_span(query[:, :, rows], seen[: span.length], span.mask, scaling)
     return out[None], None
 
 

@@ -18,7 +18,9 @@ PLAIN_ROPE = ("default", "linear", "llama3", "yarn")  # the others let one seque
 
 
 class PagedModel:
-    def __init__(self, model_dir: Path, dtype: str, device: str, max_context: int) -> None:
+    """`max_context`: as asked for, or, where that is 0, the most that the model knows positions for."""
+
+    def __init__(self, model_dir: Path, dtype: str, device: str, max_context: int = 0) -> None:
         """EngineError: no such model, or one whose attention is not plain causal attention within `max_context`."""
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
@@ -26,7 +28,9 @@ class PagedModel:
         AttentionInterface.register(ATTENTION, attend)
         try:
             config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
-            check_config(config, max_context)
+            limit = context_limit(config)
+            if max_context > limit:
+                raise EngineError(f"max_context {max_context} exceeds the {limit} tokens that the model attends to")
             model = AutoModelForCausalLM.from_pretrained(
                 model_dir, dtype=DTYPES[dtype], attn_implementation=ATTENTION, local_files_only=True
             )
@@ -35,6 +39,7 @@ class PagedModel:
         self._model = model.to(device).eval()
         self._device = device
         self.kv_shape = kv_shape(config, dtype)
+        self.max_context = max_context or limit
 
     def logits(self, ids: list[int], positions: Tensor, tables: StepTables, rows: list[int]) -> Tensor:
         """Writes the KV of every id; logits [len(rows), vocabulary] of the rows that are asked for."""
@@ -56,14 +61,13 @@ def kv_shape(config: Any, dtype: str) -> KvShape:
     return KvShape(config.num_hidden_layers, config.num_key_value_heads or heads, head_dim, dtype)
 
 
-def check_config(config: Any, max_context: int) -> None:
+def context_limit(config: Any) -> int:
+    """Tokens of one sequence. EngineError where this engine's attention is not the model's."""
     if config.model_type not in SHAPES:
         raise EngineError(f"model type {config.model_type!r} is none of {', '.join(SHAPES)}")
-    if max_context > config.max_position_embeddings:
-        raise EngineError(f"max_context {max_context} exceeds the model's {config.max_position_embeddings} positions")
     rope = (config.rope_parameters or {}).get("rope_type", "default")
     if rope not in PLAIN_ROPE:
         raise EngineError(f"rotary positions of type {rope!r} are none of {', '.join(PLAIN_ROPE)}")
-    window = getattr(config, "sliding_window", None)
-    if window and window < max_context and getattr(config, "use_sliding_window", True):
-        raise EngineError(f"the model attends within {window} tokens only: set max_context to that, not {max_context}")
+    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
+    positions = int(config.max_position_embeddings)
+    return min(positions, int(window or positions))

@@ -48,7 +48,7 @@ class KvPages:
         """One layer's K and V of scattered pages as [slots, 2, kv_heads, head_dim]; valid until the next call."""
         if len(self._gathered) < len(pages):
             self._gathered = self.kv.new_empty(2 * len(pages), *self._gathered.shape[1:])
-        by_page = self.kv[layer].unflatten(0, (self.page_count, self.page_size))
+        by_page = self.kv[layer].view(self.page_count, *self._gathered.shape[1:])
         return torch.index_select(by_page, 0, pages, out=self._gathered[: len(pages)]).flatten(0, 1)
 
     def read(self, pages: Sequence[int], start: int, stop: int) -> memoryview:
@@ -59,7 +59,7 @@ class KvPages:
         for first, last in runs(pages, self.page_size, start, stop):
             out[:, at : at + last - first].copy_(self.kv[:, first:last])
             at += last - first
-        return memoryview(out.view(torch.uint8).flatten().numpy())
+        return out.view(torch.uint8).flatten().numpy().data
 
     def write(self, pages: Sequence[int], chunk: KvChunk) -> None:
         """Put the chunk into its slots, converting its dtype, straight from its memory."""
@@ -78,6 +78,8 @@ def check(chunk: KvChunk, ours: KvShape) -> None:
         raise EngineError(f"KV of another shape: {theirs}, not {ours}")
     if theirs.dtype not in DTYPES:
         raise EngineError(f"KV of unknown dtype {theirs.dtype!r}")
+    if chunk.stop <= chunk.start:
+        raise EngineError(f"KV of no tokens: [{chunk.start}, {chunk.stop})")
     expected = (chunk.stop - chunk.start) * theirs.bytes_per_token
     if chunk.data.nbytes != expected:
         raise EngineError(f"KV of tokens [{chunk.start}, {chunk.stop}) has {chunk.data.nbytes} bytes, not {expected}")

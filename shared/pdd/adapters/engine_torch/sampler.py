@@ -32,15 +32,13 @@ def plainly_greedy(sampling: Sampling, index: int) -> bool:
 
 
 def draw(logits: Tensor, sampling: Sampling, ids: list[int], prompt_len: int, index: int) -> Sampled:
-    """Output `index` of a sequence whose prompt is ids[:prompt_len] and whose earlier outputs follow; later ids are ignored."""
+    """Output `index` of a sequence with prompt ids[:prompt_len] and its earlier outputs after that; later ids are ignored."""
     raw = logits.float().cpu()
-    adjusted = (
-        _adjust(raw, sampling, ids[: prompt_len + index], prompt_len, index) if _adjusts(sampling, index) else raw
-    )
-    if sampling.temperature <= 0:
-        token = int(adjusted.argmax())
-    else:
-        token = _pick(adjusted, sampling, uniform(sampling.seed, index))
+    adjusted = raw
+    if _adjusts(sampling, index):
+        adjusted = _adjust(raw, sampling, ids[: prompt_len + index], prompt_len, index)
+    greedy = sampling.temperature <= 0
+    token = int(adjusted.argmax()) if greedy else _pick(adjusted, sampling, uniform(sampling.seed, index))
     return Sampled(token, _logprobs(raw, token, sampling.logprobs))
 
 
@@ -70,12 +68,12 @@ def _adjust(raw: Tensor, sampling: Sampling, ids: list[int], prompt_len: int, in
     if index < sampling.min_tokens:
         logits[[token for token in sampling.stop_token_ids if 0 <= token < vocabulary]] = -torch.inf
     if sampling.repetition_penalty != 1:
-        seen = torch.tensor(ids).unique()
+        seen = torch.unique(torch.tensor(ids))
         values = logits[seen]
         factor = sampling.repetition_penalty
         logits[seen] = torch.where(values > 0, values / factor, values * factor)
     if len(ids) > prompt_len and (sampling.presence_penalty or sampling.frequency_penalty):
-        written, counts = torch.tensor(ids[prompt_len:]).unique(return_counts=True)
+        written, counts = torch.unique(torch.tensor(ids[prompt_len:]), return_counts=True)
         logits[written] -= sampling.presence_penalty + sampling.frequency_penalty * counts
     return logits
 

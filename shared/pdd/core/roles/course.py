@@ -52,6 +52,9 @@ class Course:
     sent_at: dict[str, float] = field(default_factory=dict)
     report: RequestReport = field(default_factory=RequestReport)
 
+    def __post_init__(self) -> None:
+        self.report.ids = self.out  # one list
+
     @property
     def request(self) -> RequestId:
         return self.asked.request
@@ -89,18 +92,16 @@ class Course:
             return None
         ids: list[int] = []
         logprobs: list[TokenLogprobs] = []
-        entry: Buffered | None = first
-        while entry and entry.speaker is first.speaker:
+        last = first
+        while (entry := self.waiting.get(len(self.out))) and entry.speaker is first.speaker:
             del self.waiting[len(self.out)]
+            last = entry
             ids.append(entry.token)
             self.out.append(entry.token)
             if entry.logprobs:
                 logprobs.append(entry.logprobs)
-            if entry.finish:
-                break
-            entry = self.waiting.get(len(self.out))
-        finish = entry.finish if entry else None
-        return Written(self.request, self.epoch, start, tuple(ids), tuple(logprobs), finish), first.speaker
+        written = Written(self.request, self.epoch, start, tuple(ids), tuple(logprobs), last.finish)
+        return written, first.speaker
 
     def spoke(self, speaker: Role, start: int, stop: int, at_s: float) -> None:
         report = self.report

@@ -83,6 +83,8 @@ class Router:
                 self._submit(event)
             case RequestEnded(request, reason):
                 if course := self.courses.get(request):  # else it ended by itself at the same moment
+                    if reason == "stop":
+                        self.emit(Complete(request, Finish("stop"), course.report))
                     self._end(course, reason)
             case DrainWanted():
                 self.draining = True

@@ -1,0 +1,49 @@
+"""The router service: the OpenAI API, the text layer, and the machine that routes and stitches. Text lives only here."""
+
+import sys
+
+from pdd.core.ids import Role
+from pdd.runtime.health import Health
+from pdd.runtime.lifecycle import listen, run_main, run_service
+from pdd.runtime.settings import RouterSettings
+from pdd.wiring import Process, make_router, open_router
+
+from .abortable import AbortableHttp
+from .app import create_app
+from .open_requests import OpenRequests
+from .settings import EdgeSettings
+from .status import fleet_status, longest_context
+from .text import ModelText
+
+
+async def serve(settings: RouterSettings) -> int:
+    sock = listen(settings.http_host, settings.http_port)
+    process = Process(Role.ROUTER, settings, sock)
+    router = make_router(process, settings)
+    text, open_requests, health = ModelText(settings.model_dir), OpenRequests(), Health(Role.ROUTER)
+    app = create_app(
+        open_requests,
+        process.post,
+        edge_settings(settings, text),
+        process.notes,
+        text,
+        health,
+        process.notes.render,
+        lambda: longest_context(router.machine, process.clock.now()),
+    )
+    app.get("/status")(lambda: fleet_status(router.machine, process.clock.now()))
+    wired = open_router(process, router, open_requests)
+    return await run_service(app, health, sock, wired, settings.drain_s, http=AbortableHttp)
+
+
+def edge_settings(settings: RouterSettings, text: ModelText) -> EdgeSettings:
+    return EdgeSettings(
+        model=settings.model_name or settings.model_dir.resolve().name,
+        max_context=text.max_context,
+        report=settings.report,
+        test_hooks=settings.test_hooks,
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(run_main(RouterSettings, Role.ROUTER, serve))

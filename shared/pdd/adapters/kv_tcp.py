@@ -1,0 +1,140 @@
+"""KvLink over TCP: bulk KV on direct sockets, from the engine's memory to the receiver's staging memory.
+
+One line for each receiver's address: receivers never wait for each other, and transfers to one receiver take turns chunk by chunk.
+The sink, notes and source are called from the link's own threads. No call waits for the network.
+"""
+
+import threading
+from itertools import count
+
+from ..core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer
+from ..core.events import Event, KvCloseAcked, TransferFailed
+from ..core.ids import Peer, TransferId
+from ..core.link import LinkEstimator
+from ..core.outbox import Outbox
+from ..core.wire import PROTOCOL, Hello
+from ..ports import Clock, KvChunk, KvSource, Notes, Sink
+from .kv_intake import Intake, wire_shape
+from .kv_report import tell_line
+from .kv_tcp_line import Line
+from .kv_tcp_listener import KvListener
+from .kv_tcp_stream import TcpOptions
+from .staging import Staging
+
+CHUNK_TOKENS_MAX = 4096
+
+
+class TcpKvLink:
+    """Satisfies ports.KvLink. `advertise`: `host:port` as senders reach us, where that is not what we bind."""
+
+    def __init__(
+        self,
+        me: Peer,
+        *,
+        listen: tuple[str, int],
+        fingerprint: str,
+        source: KvSource,
+        sink: Sink,
+        notes: Notes,
+        clock: Clock,
+        staging_bytes: int,
+        advertise: str | None = None,
+        chunk_tokens_max: int = CHUNK_TOKENS_MAX,
+        options: TcpOptions | None = None,
+    ) -> None:
+        self._source, self._sink, self._notes, self._clock = source, sink, notes, clock
+        self._options = options or TcpOptions()
+        self._chunk_tokens_max, self._advertise = chunk_tokens_max, advertise
+        self._hello = Hello(PROTOCOL, me, fingerprint)
+        self.staging = Staging(staging_bytes, source.kv_shape)
+        self._intake = Intake(me, fingerprint, self.staging, sink, notes)
+        self._listener = KvListener(listen, self._intake, self._options)
+        self._lock = threading.RLock()
+        self._lines: dict[str, Line] = {}
+        self._line_of: dict[TransferId, Line] = {}
+        self._links: dict[str, LinkEstimator] = {}
+        self._attempts = count(1)
+
+    def start(self) -> None:
+        """Bind and take connections. Raises OSError where the port is taken."""
+        self._intake.address = self._listener.start()
+        if self._advertise:
+            self._intake.address = self._advertise
+
+    def close(self) -> None:
+        """Ends every connection and thread; what was under way fails."""
+        with self._lock:
+            lines = list(self._lines.values())
+        for line in lines:
+            line.close()
+        for line in lines:
+            line.join()
+        self._listener.close()
+
+    @property
+    def address(self) -> str:
+        """Where senders reach us."""
+        return self._intake.address
+
+    # -- receiving ----------------------------------------------------------------------------------------------------
+
+    def expect(self, effect: ExpectKv) -> None:
+        self._intake.expect(effect)
+
+    def take(self, transfer: TransferId) -> list[KvChunk]:
+        return self._intake.take(transfer)
+
+    def drop(self, transfer: TransferId) -> None:
+        self._intake.drop(transfer)
+
+    # -- sending ------------------------------------------------------------------------------------------------------
+
+    def open_transfer(self, effect: OpenTransfer) -> None:
+        with self._lock:
+            self.cancel(effect.transfer)
+            line = self._lines.get(effect.address)
+            attempt = next(self._attempts)
+            if line is None or not line.open(effect, attempt):
+                line = self._make_line(effect)
+                line.open(effect, attempt)
+                self._lines[effect.address] = line
+            self._line_of[effect.transfer] = line
+
+    def offer(self, effect: OfferKv) -> None:
+        with self._lock:
+            if line := self._line_of.get(effect.transfer):
+                line.offer(effect.transfer, effect.start, effect.stop)
+
+    def close_transfer(self, effect: CloseTransfer) -> None:
+        with self._lock:
+            if line := self._line_of.get(effect.transfer):
+                line.close_transfer(effect.transfer, effect.closing)
+
+    def cancel(self, transfer: TransferId) -> None:
+        with self._lock:
+            if line := self._line_of.pop(transfer, None):
+                line.cancel(transfer)
+
+    def _make_line(self, effect: OpenTransfer) -> Line:
+        self._lines = {address: line for address, line in self._lines.items() if not line.retired}
+        site = effect.receiver.site
+        link = self._links.setdefault(site, LinkEstimator(site))
+        shape = wire_shape(self._source.kv_shape)
+        return Line(
+            effect.address,
+            self._options.congestion_near if effect.near else self._options.congestion_far,
+            self._hello,
+            Outbox(shape, link, self._options.silence_s, self._chunk_tokens_max),
+            self._source,
+            self._clock,
+            lambda events: self._tell(link, events),
+            self._lock,
+            self._options,
+        )
+
+    def _tell(self, link: LinkEstimator, events: list[Event]) -> None:
+        for event in events:
+            if isinstance(event, KvCloseAcked | TransferFailed):
+                self._line_of.pop(event.transfer, None)
+            self._sink(event)
+        tell_line(link, self._clock.now(), self._sink, self._notes)

@@ -1,0 +1,127 @@
+"""Where KV arrives over TCP: one thread accepts, one thread serves each connection, and payloads go straight into staging.
+
+A stranger gets no memory and no answer, and costs a thread for a few seconds; connections, greeted or not, are limited.
+"""
+
+import contextlib
+import socket
+import threading
+
+from ..core.errors import FrameError
+from ..core.wire import ChunkFrame, Reason, Refuse
+from .kv_intake import Intake, Session
+from .kv_tcp_stream import TcpOptions, TcpStream, listen
+
+
+class KvListener:
+    def __init__(self, at: tuple[str, int], intake: Intake, options: TcpOptions) -> None:
+        self._at, self._intake, self._options = at, intake, options
+        self._socket: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+        self._served: dict[TcpStream, threading.Thread] = {}
+        self._half_open = 0
+        self._closing = False
+        self._lock = threading.Lock()
+
+    def start(self) -> str:
+        """Bind and accept. Returns the bound `host:port`."""
+        self._socket = listen(*self._at)
+        host, port = self._socket.getsockname()[:2]
+        self._acceptor = threading.Thread(target=self._accept, name="kv-accept", daemon=True)
+        self._acceptor.start()
+        return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+    def close(self) -> None:
+        if self._socket is None or self._acceptor is None:
+            return
+        with self._lock:
+            self._closing = True
+            served = dict(self._served)
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes accept
+        for stream in served:
+            stream.hang_up("closed")
+        for thread in (self._acceptor, *served.values()):
+            thread.join(self._options.connect_s)
+        self._socket.close()
+
+    def _accept(self) -> None:
+        assert self._socket is not None
+        while not self._closing:
+            try:
+                connection, _ = self._socket.accept()
+            except OSError:
+                if self._closing:
+                    return
+                continue  # the peer left before it was taken
+            self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        try:
+            stream = TcpStream(connection, self._options.silence_s, self._options.payload_max)
+        except OSError:
+            return connection.close()
+        thread = threading.Thread(target=self._serve, args=(stream,), name="kv-in", daemon=True)
+        with self._lock:
+            full = len(self._served) >= self._options.connections_max or self._half_open >= self._options.half_open_max
+            if self._closing or full:
+                stream.close()
+            else:
+                self._half_open += 1
+                self._served[stream] = thread
+                thread.start()
+                return
+        self._intake.count(Reason.LIMIT)
+
+    def _serve(self, stream: TcpStream) -> None:
+        session = Session(self._intake, lambda: stream.hang_up("the sender has come anew"))
+        try:
+            if self._greet(stream, session):
+                while self._serve_frame(stream, session):
+                    pass
+        except FrameError:
+            session.broken()
+        except OSError:
+            pass  # its transfers' tickets are repeated until they are whole
+        finally:
+            session.ended()
+            with self._lock:
+                self._served.pop(stream, None)
+            stream.hang_up("ended")
+            stream.close()
+
+    def _greet(self, stream: TcpStream, session: Session) -> bool:
+        try:
+            stream.receive_timeout(self._options.connect_s)
+            frame = stream.read_frame()
+            if frame is None:
+                return False
+            answer = session.greet(frame)
+            stream.send(answer)
+            stream.receive_timeout(self._options.silence_s)
+            return not isinstance(answer, Refuse)
+        finally:
+            with self._lock:
+                self._half_open -= 1
+
+    def _serve_frame(self, stream: TcpStream, session: Session) -> bool:
+        frame = stream.read_frame()
+        if frame is None:
+            return stream.between_frames  # idle is fine; a frame that stopped coming is not
+        if isinstance(frame, ChunkFrame):
+            self._serve_chunk(stream, session, frame)
+        elif answer := session.receive(frame):
+            stream.send(answer)
+        return True
+
+    def _serve_chunk(self, stream: TcpStream, session: Session, frame: ChunkFrame) -> None:
+        place = session.place(frame)
+        try:
+            if isinstance(place, Reason):
+                stream.skip_payload()
+            else:
+                stream.read_payload(place.view)
+        except OSError:
+            session.cut_short(frame, place)
+            raise
+        stream.send(session.finish(frame, place))

@@ -1,0 +1,275 @@
+"""Links on a bench: a sender at site A, a receiver at site B, a line between them that can be slowed, stalled, cut or made to err.
+
+The same questions are put to both adapters; over TCP `until` waits for real events, in memory it runs the virtual clock.
+"""
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from pdd.adapters.kv_memory import MemoryKvLink
+from pdd.adapters.kv_memory_lines import Fault, MemoryLines, Parcel
+from pdd.adapters.kv_tcp import TcpKvLink
+from pdd.adapters.kv_tcp_stream import TcpOptions
+from pdd.adapters.notes_memory import MemoryNotes
+from pdd.adapters.staging import Staging
+from pdd.core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer
+from pdd.core.events import Event, KvLanded
+from pdd.core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
+from pdd.ports import KvChunk, KvLink, KvShape
+from pdd.sim.world import World
+from tests.contract.kv_relay import Relay
+
+SHAPE = KvShape(layers=3, kv_heads=2, head_dim=8, dtype="float32")  # 384 bytes a token
+KEY = Key(RequestId("r1"), Epoch(1))
+T = TransferId("r1.1.md.1")
+SECRET = b"0123456789abcdef"
+SILENCE_S = 1.0
+E = TypeVar("E", bound=Event)
+
+
+class Pages:
+    """An engine's side: KV of any token of an open sequence, different in each layer and token. `exported` remembers the asks."""
+
+    def __init__(self, shape: KvShape = SHAPE, tokens: int = 4096) -> None:
+        self.kv_shape = shape
+        self.open: set[Key] = {KEY}
+        self.exported: list[tuple[int, int]] = []
+        self._per = shape.bytes_per_token // shape.layers
+        self._layers = [
+            b"".join(
+                ((layer * 7919 + token) % 65521).to_bytes(2, "little") * (self._per // 2) for token in range(tokens)
+            )
+            for layer in range(shape.layers)
+        ]
+
+    def layer(self, layer: int, start: int, stop: int) -> bytes:
+        return self._layers[layer][start * self._per : stop * self._per]
+
+    def export_kv(self, key: Key, start: int, stop: int) -> KvChunk:
+        if key not in self.open:
+            raise KeyError(key)
+        self.exported.append((start, stop))
+        data = b"".join(self.layer(layer, start, stop) for layer in range(self.kv_shape.layers))
+        return KvChunk(start, stop, self.kv_shape, memoryview(data))
+
+    def equal(self, chunks: list[KvChunk], start: int, stop: int) -> bool:
+        """Do the chunks hold exactly tokens [start, stop)?"""
+        layers = [b""] * self.kv_shape.layers
+        at = start
+        for chunk in chunks:
+            assert chunk.start == at and chunk.shape == self.kv_shape
+            run = (chunk.stop - chunk.start) * self._per
+            for layer in range(self.kv_shape.layers):
+                layers[layer] += bytes(chunk.data[layer * run : (layer + 1) * run])
+            at = chunk.stop
+        return at == stop and layers == [self.layer(layer, start, stop) for layer in range(self.kv_shape.layers)]
+
+
+@dataclass
+class End:
+    """One process's link, and what it said."""
+
+    peer: Peer
+    pages: Pages
+    notes: MemoryNotes = field(default_factory=MemoryNotes)
+    events: list[Event] = field(default_factory=list)
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    link: KvLink | None = None
+
+    def sink(self, event: Event) -> None:
+        with self.changed:
+            self.events.append(event)
+            self.changed.notify_all()
+
+    def all(self, kind: type[E]) -> list[E]:
+        return [event for event in list(self.events) if isinstance(event, kind)]
+
+    def dropped(self, reason: str) -> float:
+        return self.notes.total("pdd_kv_frames_dropped_total", reason=reason)
+
+    def landed_tokens(self, transfer: TransferId = T) -> int:
+        return sum(event.stop - event.start for event in self.all(KvLanded) if event.transfer == transfer)
+
+
+class Bench(ABC):
+    """`sender` and `receiver` are ends; `address` is where the sender finds the receiver: through the line."""
+
+    sender: End
+    receiver: End
+    address: str
+    staging: Staging
+
+    @abstractmethod
+    def until(self, done: Callable[[], bool], seconds: float = 10.0) -> None: ...
+
+    @abstractmethod
+    def err(self, fault: Fault) -> None: ...
+
+    @abstractmethod
+    def slow(self) -> None:
+        """A line on which a hundred chunks take a noticeable while."""
+
+    @abstractmethod
+    def stall(self) -> None: ...
+
+    @abstractmethod
+    def cut(self) -> None: ...
+
+    @abstractmethod
+    def restore(self) -> None: ...
+
+    @abstractmethod
+    def close(self) -> None: ...
+
+    # -- what tests say -----------------------------------------------------------------------------------------------
+
+    def expect(self, start: int, stop: int, transfer: TransferId = T, secret: bytes = SECRET, epoch: int = 1) -> None:
+        self._at(self.receiver).expect(ExpectKv(transfer, Epoch(epoch), secret, start, stop))
+
+    def open(
+        self, transfer: TransferId = T, secret: bytes = SECRET, key: Key = KEY, receiver: Peer | None = None
+    ) -> None:
+        to = receiver or self.receiver.peer
+        self._at(self.sender).open_transfer(
+            OpenTransfer(transfer, key, to, self.address, secret, "00-trace", near=False)
+        )
+
+    def offer(self, start: int, stop: int, transfer: TransferId = T) -> None:
+        self._at(self.sender).offer(OfferKv(transfer, start, stop))
+
+    def finish(self, closing: bytes = b"token 0", transfer: TransferId = T) -> None:
+        self._at(self.sender).close_transfer(CloseTransfer(transfer, closing))
+
+    def cancel(self, transfer: TransferId = T) -> None:
+        self._at(self.sender).cancel(transfer)
+
+    def taken(self, transfer: TransferId = T) -> list[KvChunk]:
+        return self._at(self.receiver).take(transfer)
+
+    def drop(self, transfer: TransferId = T) -> None:
+        self._at(self.receiver).drop(transfer)
+
+    def until_event(self, end: End, kind: type[E], times: int = 1, seconds: float = 10.0) -> E:
+        self.until(lambda: len(end.all(kind)) >= times, seconds)
+        return end.all(kind)[times - 1]
+
+    def _at(self, end: End) -> KvLink:
+        assert end.link is not None
+        return end.link
+
+
+def ends(receiver_shape: KvShape) -> tuple[End, End]:
+    sender = End(Peer("a", Role.PREFILL, "p", 1), Pages())
+    receiver = End(Peer("b", Role.MAIN, "md", 1), Pages(receiver_shape, tokens=1))
+    return sender, receiver
+
+
+class MemoryBench(Bench):
+    def __init__(
+        self, staging_bytes: int, chunk_tokens: int, shape: KvShape = SHAPE, fingerprints: tuple[str, str] = ("f", "f")
+    ) -> None:
+        self.world = World()
+        self.lines = MemoryLines(self.world)
+        self.lines.shape("a", "b", 1e9, 0.002)
+        self.sender, self.receiver = ends(shape)
+        self.address = "md"
+        for end, address, fingerprint in zip((self.sender, self.receiver), ("p", "md"), fingerprints, strict=True):
+            end.link = MemoryKvLink(
+                end.peer, self.lines, address=address, fingerprint=fingerprint, source=end.pages, sink=end.sink,
+                notes=end.notes, staging_bytes=staging_bytes, chunk_tokens_max=chunk_tokens, silence_s=SILENCE_S,
+                connect_s=SILENCE_S,
+            )  # fmt: skip
+        assert isinstance(self.receiver.link, MemoryKvLink)
+        self.staging = self.receiver.link.staging
+
+    def until(self, done: Callable[[], bool], seconds: float = 10.0) -> None:
+        assert done() or self.world.run(self.world.now() + seconds, done), self.receiver.events + self.sender.events
+
+    def err(self, fault: Fault) -> None:
+        self.lines.fault = fault
+
+    def slow(self) -> None:
+        self.lines.shape("a", "b", 100e3, 0.002)
+
+    def stall(self) -> None:
+        self.lines.stall("a", "b")
+
+    def cut(self) -> None:
+        self.lines.cut("a", "b")
+
+    def restore(self) -> None:
+        self.lines.restore("a", "b")
+
+    def close(self) -> None:
+        for end in (self.sender, self.receiver):
+            assert isinstance(end.link, MemoryKvLink)
+            end.link.close()
+        self.world.run(self.world.now() + 60)
+        assert not self.lines.connections()
+
+
+class Monotonic:
+    now = staticmethod(time.monotonic)
+
+    def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
+        raise NotImplementedError("links over TCP have threads of their own")
+
+
+class TcpBench(Bench):
+    def __init__(
+        self, staging_bytes: int, chunk_tokens: int, shape: KvShape = SHAPE, fingerprints: tuple[str, str] = ("f", "f")
+    ) -> None:
+        self.sender, self.receiver = ends(shape)
+        self.options = TcpOptions(connect_s=SILENCE_S, silence_s=SILENCE_S, backoff_s=0.02, backoff_max_s=0.1)
+        for end, fingerprint in zip((self.sender, self.receiver), fingerprints, strict=True):
+            end.link = TcpKvLink(
+                end.peer, listen=("127.0.0.1", 0), fingerprint=fingerprint, source=end.pages, sink=end.sink,
+                notes=end.notes, clock=Monotonic(), staging_bytes=staging_bytes, chunk_tokens_max=chunk_tokens,
+                options=self.options,
+            )  # fmt: skip
+            end.link.start()
+        assert isinstance(self.receiver.link, TcpKvLink)
+        self.staging = self.receiver.link.staging
+        self.relay = Relay(self.receiver.link.address)
+        self.address = self.relay.address
+
+    def until(self, done: Callable[[], bool], seconds: float = 10.0) -> None:
+        limit = time.monotonic() + seconds
+        while not done():
+            assert time.monotonic() < limit, self.receiver.events + self.sender.events
+            with self.receiver.changed:
+                self.receiver.changed.wait(0.01)
+
+    def err(self, fault: Fault) -> None:
+        self.relay.fault = fault
+
+    def slow(self) -> None:
+        gate, healthy = threading.Event(), self.relay.fault
+
+        def slowly(parcel: Parcel) -> list[Parcel]:
+            gate.wait(0.004)  # never set: a line's time, not a test's
+            return healthy(parcel)
+
+        self.relay.fault = slowly
+
+    def stall(self) -> None:
+        self.relay.stall()
+
+    def cut(self) -> None:
+        self.relay.cut()
+
+    def restore(self) -> None:
+        self.relay.restore()
+
+    def close(self) -> None:
+        for end in (self.sender, self.receiver):
+            assert isinstance(end.link, TcpKvLink)
+            end.link.close()
+        self.relay.cut()
+
+
+BENCHES: dict[str, Callable[..., Bench]] = {"memory": MemoryBench, "tcp": TcpBench}
