@@ -19,6 +19,7 @@ HELD_BYTES = 256 << 10  # of one connection, beyond twice what the line holds
 HELD_BYTES_UNLIMITED = 32 << 20
 SOCKET_BYTES = 128 << 10
 CONNECT_S = 5.0
+CLOSE_S = 5.0
 
 Way = tuple[int, asyncio.StreamReader, asyncio.StreamWriter]  # direction 0 (from a) or 1 (from b), source, target
 
@@ -131,6 +132,7 @@ class Line:
     async def _serve(self, listener: Listener, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Both ways until both have ended, or one broke: then both ends are reset."""
         writers = [writer]
+        _tune(writer)
         try:
             far_reader, far_writer = await _connect(listener.target)
             writers.append(far_writer)
@@ -138,6 +140,8 @@ class Line:
             async with asyncio.TaskGroup() as both:
                 both.create_task(self._carry(listener, (forth, reader, far_writer)))
                 both.create_task(self._carry(listener, (1 - forth, far_reader, writer)))
+            for one in writers:
+                await _close(one)
         except* (OSError, TimeoutError):
             pass  # the target is away, or one end has reset: the other is reset too
         finally:
@@ -226,8 +230,14 @@ def _tune(writer: asyncio.StreamWriter) -> None:
     writer.transport.set_write_buffer_limits(high=SOCKET_BYTES)
 
 
+async def _close(writer: asyncio.StreamWriter) -> None:
+    writer.close()
+    async with asyncio.timeout(CLOSE_S):
+        await writer.wait_closed()
+
+
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Both ends have ended, or this one shall see a reset."""
+    """Nothing, where it is closed already."""
     connection: socket.socket = writer.get_extra_info("socket")
     if not writer.transport.is_closing():
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

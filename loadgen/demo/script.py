@@ -71,6 +71,8 @@ checkout-2 is up since 4 minutes, 298 requests in the last minute, 287 failed.
 checkout-3 is up since 12 days, 305 requests in the last minute, 0 failed.
 """
 
+WARM_UP = "Tell me what a harbour is. " * 40  # shares no prefix with the conversations
+
 
 @dataclass(frozen=True, slots=True)
 class Turn:
@@ -78,6 +80,11 @@ class Turn:
 
     conversation: str
     said: tuple[tuple[str, str], ...]  # (role, content)
+
+    @property
+    def whole(self) -> tuple[tuple[str, str], ...]:
+        """The messages of a conversation that begins with this turn."""
+        return (("system", SYSTEM), *self.said)
 
 
 # Both conversations begin with SYSTEM. They alternate as two engineers' would.

@@ -47,9 +47,9 @@ def invalid(param: str, message: str) -> ApiError:
     return ApiError(f"{param}: {message}", param=param, code="invalid_value")
 
 
-def context_exceeded(max_context: int, message: str) -> ApiError:
+def context_exceeded(param: str, max_context: int, message: str) -> ApiError:
     return ApiError(
         f"This model's maximum context length is {max_context} tokens. {message}",
-        param="messages",
+        param=param,
         code="context_length_exceeded",
     )

@@ -50,7 +50,8 @@ class Exchange:
         self._report_s = settings.report_s
         self._timers: list[asyncio.TimerHandle] = []
         self._running: dict[RequestId, None] = {}
-        self.mailbox = Mailbox(settings.max_unread_tokens, self.end)
+        self.mailbox = Mailbox(settings.max_unread_tokens, self._gone)
+        self.drop_connection: Callable[[], None] = lambda: None  # set where the server offers it
 
     @property
     def done(self) -> bool:
@@ -88,6 +89,10 @@ class Exchange:
             if not self._by_request[request].stopped:
                 self._submit(RequestEnded(request, "gone"))
         self._running.clear()
+
+    def _gone(self) -> None:
+        self.end()
+        self.drop_connection()
 
     def _apply(self, said: Said, update: Update) -> None:
         choice = update.choice

@@ -35,13 +35,14 @@ class EventStream(Response):
         self._opened: set[int] = set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if abort := scope.get("extensions", {}).get(ABORT):
+            self._exchange.drop_connection = abort
         self._exchange.start()
         watcher = asyncio.create_task(self._exchange.watch(receive))
         try:
             await self._run(send)
         except ClientGone:
-            if abort := scope.get("extensions", {}).get(ABORT):
-                abort()
+            self._exchange.mailbox.abandon()
         finally:
             watcher.cancel()
             self._exchange.end()

@@ -43,7 +43,7 @@ async def chat_wanted(body: ChatRequest, model: ModelText, max_context: int) -> 
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "needs logprobs: true")
     text = model.render(body.messages, options=body.chat_template_kwargs)
-    ids = await encode(model, text, special=False, max_context=max_context)
+    ids = await encode(model, text, special=False, max_context=max_context, field="messages")
     return _wanted(body, (ids,), body.limit, (body.top_logprobs or 0) if body.logprobs else -1, model, max_context)
 
 
@@ -61,11 +61,11 @@ async def completion_wanted(body: CompletionRequest, model: ModelText, max_conte
     return _wanted(body, prompts, body.limit, logprobs, model, max_context, echoes)
 
 
-async def encode(model: ModelText, text: str, *, special: bool, max_context: int) -> Ids:
+async def encode(model: ModelText, text: str, *, special: bool, max_context: int, field: str = "prompt") -> Ids:
     """Raises ApiError (400) at once where the text cannot fit."""
     least = model.at_least(text)
     if least > max_context:
-        raise context_exceeded(max_context, f"Your prompt has at least {least} tokens.")
+        raise context_exceeded(field, max_context, f"Your prompt has at least {least} tokens.")
     if len(text) <= INLINE_CHARS:
         return model.encode(text, special=special)
     return await asyncio.to_thread(model.encode, text, special=special)
@@ -103,13 +103,14 @@ def _wanted(
     echoes: tuple[str, ...] = (),
 ) -> Wanted:
     n = body.n or 1
+    field = "messages" if isinstance(body, ChatRequest) else "prompt"
     if len(prompts) * n > MAX_CHOICES:
         raise invalid("n", f"prompts x n may be at most {MAX_CHOICES}, got {len(prompts) * n}")
     return Wanted(
         prompts=prompts,
         n=n,
         samplings=tuple(
-            _sampling(body, _room(prompt, limit, max_context), logprobs, _seed(body, i), model)
+            _sampling(body, _room(prompt, limit, max_context, field), logprobs, _seed(body, i), model)
             for prompt in prompts
             for i in range(n)
         ),
@@ -122,15 +123,16 @@ def _wanted(
     )
 
 
-def _room(prompt: Ids, limit: int | None, max_context: int) -> int:
-    """How many tokens may be written."""
+def _room(prompt: Ids, limit: int | None, max_context: int, field: str) -> int:
+    """How many tokens may be written after the prompt, which came in `field`."""
     if not prompt:
-        raise invalid("prompt", "must not be empty")
+        raise invalid(field, "must not be empty")
     room = max_context - len(prompt)
     if room < 1:
-        raise context_exceeded(max_context, f"Your prompt has {len(prompt)} tokens.")
+        raise context_exceeded(field, max_context, f"Your prompt has {len(prompt)} tokens.")
     if limit is not None and limit > room:
         raise context_exceeded(
+            "max_tokens",
             max_context,
             f"Your prompt has {len(prompt)} tokens and you asked for {limit} more; at most {room} are left for the answer.",
         )

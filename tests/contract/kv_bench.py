@@ -153,6 +153,23 @@ class Bench(ABC):
     def drop(self, transfer: TransferId = T) -> None:
         self._at(self.receiver).drop(transfer)
 
+    def missing(self, start: int, stop: int, transfer: TransferId = T) -> list[tuple[int, int]]:
+        """What of [start, stop) has not landed: as a receiver's ticket would name it."""
+        gaps, at = [], start
+        landed = [event for event in self.receiver.all(KvLanded) if event.transfer == transfer]
+        for begin, end in sorted((event.start, event.stop) for event in landed):
+            if at < begin:
+                gaps.append((at, begin))
+            at = max(at, end)
+        return [*gaps, (at, stop)] if at < stop else gaps
+
+    def reopen(self, start: int, stop: int) -> None:
+        """What P does on a ticket: the rest, and the closing frame."""
+        self.open()
+        for begin, end in self.missing(start, stop):
+            self.offer(begin, end)
+        self.finish()
+
     def until_event(self, end: End, kind: type[E], times: int = 1, seconds: float = 10.0) -> E:
         self.until(lambda: len(end.all(kind)) >= times, seconds)
         return end.all(kind)[times - 1]

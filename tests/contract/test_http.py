@@ -83,14 +83,22 @@ async def test_the_end_token_is_counted_and_not_shown(text):
 async def test_a_stop_string_cuts_the_text_and_ends_the_request(text, each, closes):
     edge = make_edge(text, report_s=0.05)
     edge.machine.closes = closes
-    ids = edge.ids("naïve café STOP here")
+    ids = edge.ids("naïve café STOP here, or there")
     edge.machine.writes(ids, each=each)
-    answer = (await edge.chat(stop=["there", "é STO"])).json()
+    answer = (await edge.chat(stop=["or", "é STO"])).json()
     choice = answer["choices"][0]
     assert (choice["message"]["content"], choice["finish_reason"]) == ("naïve caf", "stop")
     assert answer["usage"]["completion_tokens"] < len(ids)
-    if each == 1:
-        assert edge.machine.ended == [(edge.machine.asked[0].request, "stop")]
+    ended_by_itself = each > len(ids)
+    assert edge.machine.ended == ([] if ended_by_itself else [(edge.machine.asked[0].request, "stop")])
+
+
+@in_loop
+async def test_what_was_held_back_for_a_stop_string_is_shown_at_the_end(text):
+    edge = make_edge(text)
+    edge.machine.writes(edge.ids("go STO"))
+    answer = (await edge.chat(stop="STOP")).json()
+    assert (answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]) == ("go STO", "length")
 
 
 @in_loop

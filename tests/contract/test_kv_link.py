@@ -162,10 +162,7 @@ def test_after_a_cut_a_new_opening_with_the_missing_ranges_completes_the_transfe
     bench.cut()
     assert bench.until_event(bench.sender, TransferFailed) == TransferFailed(T, "lost")
     bench.restore()
-    bench.open()
-    for start, stop in _missing(bench, 0, 1000):
-        bench.offer(start, stop)
-    bench.finish()
+    bench.reopen(0, 1000)
     bench.until_event(bench.sender, KvCloseAcked)
     assert bench.receiver.landed_tokens() == 1000
     assert bench.sender.pages.equal(bench.taken(), 0, 1000)
@@ -192,10 +189,7 @@ def test_a_stalled_line_is_noticed_within_the_silence(bench: Bench) -> None:
     bench.offer(16, 1000)
     assert bench.until_event(bench.sender, TransferFailed, seconds=4 * SILENCE_S).transfer == T
     bench.restore()
-    bench.open()
-    for start, stop in _missing(bench, 0, 1000):
-        bench.offer(start, stop)
-    bench.finish()
+    bench.reopen(0, 1000)
     bench.until_event(bench.sender, KvCloseAcked)
     assert bench.sender.pages.equal(bench.taken(), 0, 1000)
 
@@ -210,7 +204,7 @@ def test_a_flipped_bit_is_noticed_and_the_chunk_can_be_sent_again(bench: Bench) 
     assert bench.receiver.dropped("checksum") == 1
     with pytest.raises(IllegalEvent):
         bench.taken()
-    assert _missing(bench, 0, 100) == [(32, 48)]
+    assert bench.missing(0, 100) == [(32, 48)]
     bench.offer(32, 48)
     bench.finish()
     bench.until_event(bench.receiver, KvClosed)
@@ -257,10 +251,7 @@ def test_a_chunk_cut_short_is_noticed_and_its_place_is_free_again(bench: Bench) 
     bench.offer(0, 100)
     assert bench.until_event(bench.receiver, KvDamaged) == KvDamaged(T, "short")
     bench.until_event(bench.sender, TransferFailed)
-    bench.open()
-    for start, stop in _missing(bench, 0, 100):
-        bench.offer(start, stop)
-    bench.finish()
+    bench.reopen(0, 100)
     bench.until_event(bench.sender, KvCloseAcked)
     assert bench.sender.pages.equal(bench.taken(), 0, 100)
 
@@ -272,7 +263,7 @@ def test_a_lost_chunk_holds_up_nothing_and_is_missing_at_the_end(bench: Bench) -
     bench.offer(0, 100)
     bench.finish()
     bench.until_event(bench.sender, KvCloseAcked)
-    assert _missing(bench, 0, 100) == [(16, 32)]
+    assert bench.missing(0, 100) == [(16, 32)]
 
 
 def test_ranges_sent_again_with_other_bounds_land_once(make: Make) -> None:
@@ -428,10 +419,7 @@ def test_the_newest_opening_has_the_transfer(bench: Bench) -> None:
     bench.open()
     bench.offer(0, 300)
     bench.until(lambda: bench.receiver.landed_tokens() > 0)
-    bench.open()
-    for start, stop in _missing(bench, 0, 300):
-        bench.offer(start, stop)
-    bench.finish()
+    bench.reopen(0, 300)
     bench.until_event(bench.sender, KvCloseAcked)
     assert bench.receiver.landed_tokens() == 300 and not bench.receiver.all(KvDamaged)
     assert bench.sender.pages.equal(bench.taken(), 0, 300)
@@ -443,12 +431,3 @@ def test_what_is_asked_of_unknown_transfers_is_nothing(bench: Bench) -> None:
     bench.cancel()
     bench.drop()
     assert bench.sender.events == [] and bench.receiver.events == []
-
-
-def _missing(bench: Bench, start: int, stop: int) -> list[tuple[int, int]]:
-    gaps, at = [], start
-    for begin, end in sorted((event.start, event.stop) for event in bench.receiver.all(KvLanded)):
-        if at < begin:
-            gaps.append((at, begin))
-        at = max(at, end)
-    return [*gaps, (at, stop)] if at < stop else gaps

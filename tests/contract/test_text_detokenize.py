@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models
 
@@ -94,6 +94,8 @@ def cut_at_once(text, stops):
     stops=st.lists(st.text(alphabet="abc", min_size=1, max_size=5), min_size=1, max_size=4),
     cuts=CUTS,
 )
+@example(text="abc", stops=["bc", "c"], cuts=[])
+@example(text="aabaaabaaac", stops=["aabaaac"], cuts=[4])
 def test_any_split_of_the_text_is_cut_where_the_whole_is(text, stops, cuts):
     cut = StopCut(stops)
     shown = ""

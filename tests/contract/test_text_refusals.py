@@ -130,6 +130,7 @@ async def test_what_does_not_fit_the_context_is_refused_with_the_limit(text, sai
     answer = await edge.chat(messages=[USER | {"content": said}], max_tokens=limit)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "context_length_exceeded")
+    assert error["param"] == ("max_tokens" if limit else "messages")
     assert f"{CONTEXT} tokens" in error["message"]
     assert edge.machine.heard == []
 

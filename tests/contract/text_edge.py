@@ -166,10 +166,17 @@ class _Server(uvicorn.Server):
 
 @contextlib.asynccontextmanager
 async def serving(app: FastAPI):
-    """The base URL of a real server in this loop."""
+    """The base URL of a real server in this loop. `app.state.lost` is set when a connection has been let go."""
+    lost = app.state.lost = asyncio.Event()
+
+    class Http(AbortableHttp):
+        def connection_lost(self, exc):
+            super().connection_lost(exc)
+            lost.set()
+
     sock = socket.create_server(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, http=AbortableHttp, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
+        app, http=Http, log_config=None, access_log=False, lifespan="off", timeout_graceful_shutdown=2
     )
     server = _Server(config)
     task = asyncio.create_task(server.serve(sockets=[sock]))

@@ -85,7 +85,9 @@ class AnyOrder(RuleBasedStateMachine):
         known = self.batch.sequence(client.key).outputs
         start = max(0, known - back)
         self.batch.append_ids(AppendIds(client.key, start, tuple(ids)))
-        client.ids += ids[known - start :][: self.batch.sequence(client.key).outputs - known]  # who has ended learns nothing
+        client.ids += ids[known - start :][
+            : self.batch.sequence(client.key).outputs - known
+        ]  # who has ended learns nothing
 
     @rule(client=clients)
     def import_kv(self, client: Client) -> None:
@@ -202,9 +204,6 @@ class AnyOrder(RuleBasedStateMachine):
             if flushed:
                 self.hear(flushed)
             ended = [client for client in self.open.values() if client.ended or len(client.ids) > LIMITS.pages * PAGE]
-            if not ended:
-                for m in self.batch._members.values(): print("M", m.number, m.sequence.computed, len(m.sequence.ids), m.base, m.compute_last, "ready",m.ready, "seated", m.seated, "work",m.work, "speaking",m.sequence.speaking, m.ended, m.lease and (m.lease.node.depth, m.lease.pages))
-                print("P", self.batch.pool.free, self.batch.pool.cached, self.batch.pool.available, self.batch._seating._imports, self.batch._seating._waiting and [m.number for m in self.batch._seating._waiting])
             assert ended, "a deadlock"
             for client in ended:
                 self.close(client)
@@ -212,5 +211,53 @@ class AnyOrder(RuleBasedStateMachine):
         assert self.batch.pool.free + self.batch.pool.cached == LIMITS.pages == self.batch.pool.available
 
 
-AnyOrder.TestCase.settings = settings(max_examples=200, stateful_step_count=60, deadline=None)
+AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
 TestAnyOrder = AnyOrder.TestCase
+
+
+def opened(batch: Batch, name: str, ids: list[int], max_tokens: int = 100) -> Key:
+    key = Key(RequestId(name), Epoch(1))
+    batch.open(OpenSequence(key, tuple(ids), len(ids), Sampling(max_tokens), "", True))
+    batch.speak(Speak(key))
+    return key
+
+
+def step(batch: Batch, token: int = 1) -> StepDone:
+    plan = batch.next_work()
+    assert isinstance(plan, StepPlan)
+    sampled = tuple(Sampled(token) for piece in plan.slices if piece.sample)
+    return batch.finish_step(plan, StepResult(sampled, 0.1), 0.0)
+
+
+def test_where_pages_run_out_the_youngest_waits_and_the_eldest_goes_on() -> None:
+    batch = Batch(LIMITS, "weights")
+    old, young = opened(batch, "old", [1] * 20), opened(batch, "young", [2] * 20)
+    while batch.sequence(young).pages or not batch.sequence(old).outputs:
+        step(batch)
+    assert len(batch.sequence(old).pages) == 7, "five and one for each, then the seventh"
+    assert (batch.sequence(young).computed, batch.load().running) == (0, 2)
+    batch.close(old)
+    step(batch)
+    assert batch.sequence(young).computed >= 20, "most of it was still cached"
+
+
+def test_an_output_that_came_from_elsewhere_during_the_step_counts() -> None:
+    batch = Batch(LIMITS, "weights")
+    key = opened(batch, "a", [1] * 5)
+    plan = batch.next_work()
+    assert isinstance(plan, StepPlan) and plan.slices[0].sample
+    batch.append_ids(AppendIds(key, 0, (9,)))
+    assert batch.finish_step(plan, StepResult((Sampled(3),), 0.1), 0.0).written == ()
+    assert batch.sequence(key).ids[5:] == [9]
+
+
+def test_many_with_the_same_prompt_compute_it_once() -> None:
+    batch = Batch(LIMITS, "weights")
+    keys = [opened(batch, name, [1] * 16 + [n]) for n, name in enumerate("abc")]
+    computed = 0
+    while not all(batch.sequence(key).outputs for key in keys):
+        plan = batch.next_work()
+        assert isinstance(plan, StepPlan)
+        computed += sum(piece.stop - piece.start for piece in plan.slices if piece.start < 17)
+        batch.finish_step(plan, StepResult(tuple(Sampled(1) for piece in plan.slices if piece.sample), 0.1), 0.0)
+    assert computed <= 17 + 2 * (1 + LIMITS.chunk_tokens)

@@ -33,6 +33,7 @@ from ..ports import KvChunk, KvShape, Notes, Sink
 from .staging import Place, Staging
 
 TRANSFERS_MAX = 1024  # open on one connection
+HANG_UP_S = 1.0
 NO_TRANSFER = TransferId("")
 
 
@@ -72,12 +73,16 @@ class Intake:
         self.notes.note(Gauge("pdd_staging_bytes", self.staging.used_bytes))
 
     def own(self, transfer: TransferId, session: "Session") -> None:
-        """The newest connection that knows the secret has the transfer: the sender has left the older one."""
+        """The newest connection that knows the secret has the transfer: the sender has left the older one.
+
+        Waits a moment for that one to let go of the place of a chunk it may hang in.
+        """
         with self._lock:
             older = self._owners.get(transfer)
             self._owners[transfer] = session
         if older and older is not session:
             older.hang_up()
+            older.over.wait(HANG_UP_S)
 
     def disown(self, transfer: TransferId, session: "Session") -> None:
         with self._lock:
@@ -90,6 +95,7 @@ class Session:
 
     def __init__(self, intake: Intake, hang_up: Callable[[], None]) -> None:
         self.hang_up = hang_up
+        self.over = threading.Event()
         self._intake = intake
         self._attempts: dict[TransferId, int] = {}
 
@@ -198,6 +204,7 @@ class Session:
     def ended(self) -> None:
         for transfer in list(self._attempts):
             self._end(transfer)
+        self.over.set()
 
     def _end(self, transfer: TransferId) -> None:
         self._attempts.pop(transfer, None)

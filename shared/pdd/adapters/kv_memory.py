@@ -18,6 +18,7 @@ from .kv_report import tell_line
 from .staging import Staging
 
 TICK_S = 0.25
+REFUSED_S = 0.01  # until a failed connect is known
 FRAME_BYTES = 100  # about what a header and metadata take
 CHUNK_TOKENS_MAX = 4096
 
@@ -86,7 +87,7 @@ class MemoryLine:
         self._connection: Connection | None = None
         self._greeted = False
         self._dialed_at = 0.0
-        self._ticking = self._pumping = False
+        self._ticking = self._pumping = self._failing = False
 
     def pump(self) -> None:
         """Send what may leave. What the sink does meanwhile waits for the loop, not for the stack."""
@@ -97,7 +98,7 @@ class MemoryLine:
             return
         self._pumping = True
         try:
-            while self._connection is None and self.outbox.active:
+            if self._connection is None and not self._failing and self.outbox.active:
                 self._dial()
             while self._greeted and (due := self.outbox.next(self._link.clock.now())):
                 self._send(due)
@@ -107,10 +108,16 @@ class MemoryLine:
     def _dial(self) -> None:
         receiver = self._link.lines.reach(self.me.site, self.address)
         if receiver is None:
-            return self._link.tell(self._estimator, self.outbox.lost("unreachable"))
+            self._failing = True
+            return self._link.clock.call_later(REFUSED_S, self._unreachable)
         self._connection = Connection(self._link.lines, self, receiver)
         self._greeted, self._dialed_at = False, self._link.clock.now()
         self._connection.send(Parcel(self._link.hello))
+
+    def _unreachable(self) -> None:
+        self._failing = False
+        self._link.tell(self._estimator, self.outbox.lost("unreachable"))
+        self.pump()
 
     def _send(self, due: Frame | ChunkDue) -> None:
         assert self._connection is not None

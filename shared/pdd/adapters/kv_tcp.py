@@ -54,6 +54,7 @@ class TcpKvLink:
         self._line_of: dict[TransferId, Line] = {}
         self._links: dict[str, LinkEstimator] = {}
         self._attempts = count(1)
+        self._closed = False
 
     def start(self) -> None:
         """Bind and take connections. Raises OSError where the port is taken."""
@@ -64,6 +65,7 @@ class TcpKvLink:
     def close(self) -> None:
         """Ends every connection and thread; what was under way fails."""
         with self._lock:
+            self._closed = True
             lines = list(self._lines.values())
         for line in lines:
             line.close()
@@ -91,6 +93,8 @@ class TcpKvLink:
 
     def open_transfer(self, effect: OpenTransfer) -> None:
         with self._lock:
+            if self._closed:
+                return
             self.cancel(effect.transfer)
             line = self._lines.get(effect.address)
             attempt = next(self._attempts)

@@ -17,6 +17,7 @@ from ..ports import Clock, KvSource
 from .kv_intake import wire_shape
 from .kv_tcp_stream import TcpOptions, TcpStream, dial
 
+JOIN_S = 2.0
 TICK_S = 0.25  # how often a line with transfers looks at its pings and time-outs
 
 
@@ -84,7 +85,8 @@ class Line:
             self._changed.notify_all()
 
     def join(self) -> None:
-        self._thread.join(self._options.connect_s + self._options.silence_s)
+        """A thread that is just connecting ends by itself, a little later."""
+        self._thread.join(JOIN_S)
 
     # -- the writer ---------------------------------------------------------------------------------------------------
 

@@ -24,7 +24,7 @@ class TcpOptions:
     idle_s: float = 120.0  # a connection without transfers is closed after so long
     backoff_s: float = 0.1  # first wait after a failed connect; it doubles
     backoff_max_s: float = 2.0
-    congestion_near: str = ""
+    congestion_near: str = "cubic"  # on a short way it needs less of the processor than bbr
     congestion_far: str = ""
     connections_max: int = 256
     half_open_max: int = 32

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import groupby
 from types import TracebackType
+from typing import Any
 
 import httpx
 import msgspec
@@ -140,8 +141,12 @@ class Deployment:
             return []
         workers = sum(self.fleet.workers.values())
         status = router_status(self._deployed.router)
-        alive = sum(worker["alive"] for worker in status["workers"]) if status else 0
-        return [] if alive >= workers else [WORKERS_HEARD]
+        heard = (
+            sum(worker["alive"] for worker in status["workers"] if worker["role"] in self.fleet.workers)
+            if status
+            else 0
+        )
+        return [] if heard >= workers else [WORKERS_HEARD]
 
     def _must_live(self, part: Part) -> None:
         code = self._children[self.record(part.name).pid].poll()
@@ -165,10 +170,10 @@ def is_ready(part: Part) -> bool:
             return _get(f"http://{HOST}:{part.ports['http']}/ready") is not None
 
 
-def router_status(router: str) -> dict[str, object] | None:
+def router_status(router: str) -> dict[str, Any] | None:
     """What /status says; None where no router answers."""
     answer = _get(f"http://{router}/status")
-    return answer.json() if answer else None
+    return dict(answer.json()) if answer else None
 
 
 def _connects(port: int) -> bool:

@@ -96,7 +96,7 @@ class _Layout:
         self.leaf = nats_leaf("nats-b", self.ports.take(), self.leaf_over_line, self.login, self.leaf_login)
         self.redis = None if fleet.redis_url else redis_server("redis", self.ports.take(), data)
         self.kv = [(self.ports.take(), self.ports.take()) for _ in range(fleet.main)]  # (over the line, at MD)
-        self.over_line = [(self.leaf_over_line, leaf), *self.kv]
+        self.over_line = [("--map-from-b", self.leaf_over_line, leaf), *(("--map", *ports) for ports in self.kv)]
         self.hub_ports = {"nats": self.hub.port, "leaf": leaf}
 
     def parts(self) -> Iterator[Part]:
@@ -124,7 +124,7 @@ class _Layout:
             *(sys.executable, "-m", "infra.wan.proxy"),
             *("--rate-mbit", f"{line.rate_mbit:g}", "--delay-ms", f"{line.delay_ms:g}"),
             *("--control", f"{HOST}:{control}"),
-            *(word for listen, target in self.over_line for word in ("--map", f"{HOST}:{listen}={HOST}:{target}")),
+            *(word for way, listen, target in self.over_line for word in (way, f"{HOST}:{listen}={HOST}:{target}")),
         )
         return Part(LINE, "between", command, {"control": control}, Probe.CONNECT, 0)
 

@@ -12,12 +12,12 @@ from rich.console import Console
 
 from ..core.errors import PddError
 from ..runtime.settings import LocalSettings, child_environment, read_settings
-from . import line as line_control
-from . import status as deployment_status
 from .deployment import end_deployed
 from .fleet import ROOT, ROUTER_PORT, Engine, Fleet, Line
+from .line import address, change, described
 from .run_directory import RunDirectory
 from .serve import serve
+from .status import show
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 console = Console(highlight=False)
@@ -77,7 +77,7 @@ def status(
 ) -> None:
     """Show sites, workers and line. Exit status 1 when nothing runs or something is missing."""
     with _told_plainly():
-        whole = deployment_status.show(_run_directory(run_dir), console, as_json=json)
+        whole = show(_run_directory(run_dir), console, as_json=json)
     if not whole:
         raise typer.Exit(1)
 
@@ -92,9 +92,8 @@ def line(
 ) -> None:
     """Change the line between the sites while they run; without options, show its shape."""
     with _told_plainly():
-        address = line_control.address(_run_directory(run_dir))
-        shape = line_control.change(address, rate_mbit=rate_mbit, delay_ms=delay_ms, stall=stall, cut=cut)
-        console.print(line_control.described(shape))
+        control = address(_run_directory(run_dir))
+        console.print(described(change(control, rate_mbit=rate_mbit, delay_ms=delay_ms, stall=stall, cut=cut)))
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

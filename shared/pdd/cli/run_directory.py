@@ -22,8 +22,11 @@ class RunDirectory:
         self._file = self.path / "deployment.json"
 
     def prepare(self) -> None:
+        """Empty logs for a new deployment."""
         self.logs.mkdir(parents=True, exist_ok=True)
         self.data.mkdir(parents=True, exist_ok=True)
+        for log in self.logs.glob("*.log"):
+            log.unlink()
 
     @property
     def logs(self) -> Path:

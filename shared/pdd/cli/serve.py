@@ -28,7 +28,7 @@ def serve(fleet: Fleet, run: RunDirectory, cache_dir: Path, console: Console, *,
         deployment = Deployment(fleet, run)
         try:
             start_shown(deployment, console)
-            console.print(_what_next(deployment, detach))
+            console.print(_what_next(deployment, detach), soft_wrap=True)
             if detach:
                 return
             _watch(deployment, console)
@@ -89,7 +89,7 @@ def _what_next(deployment: Deployment, detached: bool) -> str:
     return "\n".join(
         [
             f"[green]ready[/green]: {deployment.router_url}/v1",
-            f"  curl -N {deployment.router_url}/v1/chat/completions -H 'content-type: application/json' \\\\",
+            f"  curl -N {deployment.router_url}/v1/chat/completions -H 'content-type: application/json' \\",
             """    -d '{"messages":[{"role":"user","content":"Name three rivers."}],"max_tokens":40,"stream":true}'""",
             "  pdd status          sites, workers and line",
             "  pdd line --help     slow, stall or cut the line between the sites",

@@ -41,6 +41,7 @@ def gather(run: RunDirectory) -> dict[str, Any]:
         "whole": bool(processes) and fleet is not None and all(one["alive"] for one in processes),
         "api": f"http://{deployed.router}/v1" if deployed.router else None,
         "model": deployed.model,
+        "logs": str(run.logs),
         "processes": processes,
         "fleet": fleet,
         "line": _shape(deployed),
@@ -55,11 +56,12 @@ def _shape(deployed: Deployed) -> dict[str, Any] | None:
 
 
 def _print(status: dict[str, Any], console: Console) -> None:
-    console.print(f"API {status['api']}   model {status['model']}")
+    console.print(f"API     {status['api']}\nmodel   {status['model']}", soft_wrap=True)
     workers = {worker["name"]: worker for worker in (status["fleet"] or {}).get("workers", [])}
     table = Table(box=None, pad_edge=False)
-    for column in ("site", "process", "pid", "state", "running", "waiting", "pages free", "beat", "log"):
-        table.add_column(column, justify="right" if column in ("pid", "running", "waiting", "pages free") else "left")
+    for column in ("site", "process", "pid", "state", "running", "waiting", "pages free", "beat"):
+        right = column in ("pid", "running", "waiting", "pages free")
+        table.add_column(column, justify="right" if right else "left", no_wrap=True)
     for one in sorted(status["processes"], key=lambda one: one["site"]):
         table.add_row(*_row(one, workers.get(one["name"])))
     console.print(table)
@@ -71,6 +73,7 @@ def _print(status: dict[str, Any], console: Console) -> None:
             f"seen    from {line['from']} to site {line['to_site']}: {rate:.1f} Mbit/s, round trip {rtt:.0f} ms,"
             f" {line['queued_bytes']} bytes queued"
         )
+    console.print(f"logs    {status['logs']}", soft_wrap=True)
     if status["fleet"] is None:
         console.print("[red]the router does not answer[/red]")
 
@@ -78,7 +81,7 @@ def _print(status: dict[str, Any], console: Console) -> None:
 def _row(one: dict[str, Any], worker: dict[str, Any] | None) -> list[str]:
     state = "up" if one["alive"] else "[red]ended[/red]"
     if worker is None:
-        return [one["site"], one["name"], str(one["pid"]), state, "", "", "", "", one["log"]]
+        return [one["site"], one["name"], str(one["pid"]), state, "", "", "", ""]
     if one["alive"] and not worker["alive"]:
         state = "[yellow]silent[/yellow]"
     if worker["draining"]:
@@ -86,5 +89,11 @@ def _row(one: dict[str, Any], worker: dict[str, Any] | None) -> list[str]:
     pages = f"{worker['pages_free']}/{worker['pages']}" if worker["pages"] else ""
     return [
         *(one["site"], one["name"], str(one["pid"]), state),
-        *(str(worker["running"]), str(worker["waiting_tokens"]), pages, f"{worker['beat_s_ago']:.1f} s ago", one["log"]),
+        *(
+            str(worker["running"]),
+            str(worker["waiting_tokens"]),
+            pages,
+            f"{worker['beat_s_ago']:.1f} s ago",
+            one["log"],
+        ),
     ]

@@ -11,9 +11,9 @@ class TimeOuts:
     lease_s: float = 9.0  # T_w >= 2 T_s + delay + skew: a worker gives up a request nobody renews
     retry_s: float = 0.5  # an unanswered command, Yield or Release is sent again
     ticket_s: float = 1.0  # a ticket is repeated while anything is missing
-    kv_stall_s: float = 5.0  # nothing landed for so long: ask again for all that is missing
+    kv_stall_s: float = 5.0  # nothing landed for so long: ask again for all that is missing; doubles each time
     lookup_s: float = 0.25  # the index did not answer: plan without hits
-    stall_s: float = 5.0  # no progress: plan again; grows by STALL_GROWTH with each plan
+    stall_s: float = 5.0  # no progress: plan again; grows by STALL_GROWTH with each of the first four plans
     ask_gap_s: float = 0.3  # a gap in the indices is asked for
     ask_silence_s: float = 1.0  # so is silence: the lost frame may be the last
     relay_wait_s: float = 3.0  # RLD at its bound waits so long for MD, then finishes

@@ -69,6 +69,7 @@ class HouseSpec:
     near_bytes_per_s: float = 1e9
     bus_delay_s: float = 0.0005
     staging_bytes: int = 1 << 26
+    wire_chunk_tokens: int = 32
     timeouts: TimeOuts = TimeOuts()
     routing: RoutingSettings = RoutingSettings(line_bytes_per_s=5000.0, relay_price_s=0.5)
     policy: str = "one_shot"
@@ -236,6 +237,7 @@ class House:
             sink=post,
             notes=process.notes,
             staging_bytes=spec.staging_bytes,
+            chunk_tokens_max=spec.wire_chunk_tokens,
         )
         assert process.node.ports
         process.node.ports.engine, process.node.ports.kv = process.engine, process.link

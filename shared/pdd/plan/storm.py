@@ -92,7 +92,7 @@ class Storm:
             mains=pick([1, 2]),
             engines={Role.PREFILL: engine, Role.RELAY: engine, Role.MAIN: engine},
             script=script,
-            line_bytes_per_s=pick([800.0, 4000.0, 100_000.0]),
+            line_bytes_per_s=pick([2000.0, 4000.0, 100_000.0]),
             routing=RoutingSettings(line_bytes_per_s=4000.0, relay_price_s=0.3),
             timeouts=TimeOuts(),
             policy=pick(POLICIES),

@@ -111,7 +111,9 @@ class LocalSettings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True)
 
     cache_dir: Path = Field(Path.home() / ".cache" / "pdd", description="converted models")
-    run_dir: Path = Field(Path(".run"), description="process records and logs of a deployment on this machine")
+    run_dir: Path = Field(
+        Path.home() / ".cache" / "pdd" / "run", description="records and logs of the deployment on this machine"
+    )
 
 
 ALL_SETTINGS: tuple[type[BaseSettings], ...] = (WorkerSettings, RouterSettings, IndexSettings, LocalSettings)

@@ -185,7 +185,7 @@ class Receiver(Worker[F]):
         if not held.address:
             if self.every(held, "expect", self.timeouts.retry_s):
                 self._expect(held)
-        elif self.now - held.landed_at > self.timeouts.kv_stall_s * (1 + held.serial):
+        elif self.now - held.landed_at > self.timeouts.kv_stall_s * 2**held.serial:
             self.emit(Count("pdd_kv_damaged_total", (("reason", "stalled"),)))
             self._start_over(held)
         elif self.every(held, "ticket", self.timeouts.ticket_s):

@@ -390,7 +390,7 @@ class Router:
             if course.matters(role):
                 return self._plan(course, f"lost_{role.value}")
             self._part(course, role, peer)
-        patience = self.timeouts.stall_s * STALL_GROWTH ** min(course.plans, 6)
+        patience = self.timeouts.stall_s * STALL_GROWTH ** min(course.plans, 4)
         if self.now - course.progress_at > patience:
             if self.now - course.spoken_at > self.timeouts.give_up_s:
                 return self._give_up(course)
