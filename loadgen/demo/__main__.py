@@ -26,13 +26,13 @@ from pdd.runtime.settings import LocalSettings, read_settings
 from . import timeline, verdict
 from .alone import answers
 from .play import Played, Stage
-from .script import MAX_TOKENS, TURNS, WARM_UP
+from .script import MAX_TOKENS, SYSTEM, TURNS, WARM_UPS
 
 DTYPE = "float32"  # exact: ids may be compared to the bit
 VALUE_BYTES = 4
-DELAY_MS = 25.0
-RELAYED_STEPS = 20  # the line is so slow that RLD can write about so many tokens before the first prompt has crossed
-RATE_MBIT = (5.0, 2000.0)
+FIRST_LINE = Line(40.0, 25.0)  # until the machine's pace is known
+RELAYED_STEPS = 14  # the line is so slow that RLD writes about so many tokens before the first prompt has crossed ...
+RELAYED_S = 0.8  # ... or for so long, whichever is more: a relay that saves less is not worth its price
 
 
 def main() -> int:
@@ -52,7 +52,7 @@ def _demo(told: argparse.Namespace, console: Console) -> int:
     model = told.model or demo_model(read_settings(LocalSettings).cache_dir, console)
     with tempfile.TemporaryDirectory(prefix="pdd-demo-") as folder:
         run = RunDirectory(told.run_dir or Path(folder))
-        deployment = Deployment(Fleet(model_dir=model, dtype=DTYPE, router_port=0, line=Line(0, DELAY_MS)), run)
+        deployment = Deployment(Fleet(model_dir=model, dtype=DTYPE, router_port=0, line=FIRST_LINE), run)
         try:
             start_shown(deployment, console)
             played = _play(deployment, told.rate_mbit, _bytes_per_token(model), console)
@@ -66,13 +66,15 @@ def _demo(told: argparse.Namespace, console: Console) -> int:
 
 def _play(deployment: Deployment, rate_mbit: float, bytes_per_token: int, console: Console) -> list[Played]:
     stage = Stage(deployment.router_url)
-    stage.warm_up(WARM_UP)
-    rate = rate_mbit or _slow_rate(stage, bytes_per_token)
-    state = change(deployment.line_control, rate_mbit=rate)
+    with console.status("finding out how fast this machine is"):
+        stage.warm_up(WARM_UPS[0])
+        state = change(deployment.line_control, rate_mbit=rate_mbit or _slow_rate(stage, bytes_per_token))
+        stage.warm_up(WARM_UPS[1])  # so that P has measured the line as it is now
     console.print(
-        f"Two sites on this machine: P and RLD at site a, MD at site b. The line between them carries"
-        f" {state['rate_mbit']:g} Mbit/s and takes {state['delay_ms']:g} ms each way.",
-        f"The model is {stage.model}, in {DTYPE}; one token's KV has {bytes_per_token / 1e3:.1f} kB.",
+        f"Two sites on this machine. At site a: prefill (P) and relay decode (RLD). At site b: main decode (MD).\n"
+        f"The line between them carries {state['rate_mbit']:g} Mbit/s and takes {state['delay_ms']:g} ms each way. The model"
+        f" is {stage.model}, in {DTYPE}: one token's KV has {bytes_per_token / 1e3:.1f} kB.",
+        soft_wrap=True,
     )
     played = []
     for number, one in enumerate(stage.play(TURNS), start=1):
@@ -83,12 +85,11 @@ def _play(deployment: Deployment, rate_mbit: float, bytes_per_token: int, consol
 
 def _slow_rate(stage: Stage, bytes_per_token: int) -> float:
     """Mbit/s. Slow compared with this machine's own pace, so that a quick and a slow machine show the same play."""
-    workers = stage.status()["workers"]
-    pace = {worker["role"]: worker for worker in workers}
-    tokens = len(stage.tokenize([{"role": role, "content": content} for role, content in TURNS[0].whole]))
-    seconds = tokens / pace["prefill"]["prefill_tokens_per_s"] + RELAYED_STEPS * pace["main_decode"]["step_s"]
-    lowest, highest = RATE_MBIT
-    return round(min(max(float(tokens * bytes_per_token / seconds * 8e-6), lowest), highest), 1)
+    pace = {worker["role"]: worker for worker in stage.status()["workers"]}
+    tokens = len(stage.tokenize([{"role": "system", "content": SYSTEM}]))
+    prefill_s = tokens / pace["prefill"]["prefill_tokens_per_s"]
+    relayed_s = max(RELAYED_STEPS * pace["main_decode"]["step_s"], RELAYED_S)
+    return round(float(tokens * bytes_per_token / (prefill_s + relayed_s) * 8e-6), 1)
 
 
 def _alone(model: Path, played: list[Played], console: Console) -> list[list[int]]:

@@ -69,7 +69,7 @@ class Stage:
         """Each as soon as it was answered; answers become history."""
         for turn in turns:
             history = self._histories[turn.conversation]
-            history += [{"role": role, "content": content} for role, content in turn.said]
+            history.append({"role": "user", "content": turn.content})
             prompt_ids = self.tokenize(history)
             text, finish, report = self._ask(history, MAX_TOKENS)
             history.append({"role": "assistant", "content": text})

@@ -1,4 +1,4 @@
-"""The demo's play: two short conversations of one on-call agent, which share a system prompt and grow by tool results.
+"""The demo's play: two short conversations of one agent, which share a system prompt and grow by tool results.
 
 The words are plain enough for a very small model, and long enough that a prompt's KV takes seconds on a slow line.
 """
@@ -8,92 +8,93 @@ from dataclasses import dataclass
 MAX_TOKENS = 56
 
 SYSTEM = """\
-You are Harbour, the on-call assistant of a small web shop. You help one engineer at a time. You answer in one or
-two short sentences, in plain English, and you never invent a number: every number you give stands in a tool result.
+You are Atlas, a research assistant for a school. Pupils ask you questions about nature, history and geography. You answer in
+one or two short sentences, in plain English, and you use the facts that your tools give you.
 
-The shop has four services. `gateway` takes requests from browsers and passes them on. `catalog` answers questions
-about products and prices, and keeps them in a database called `pg-main`. `checkout` takes orders and payments.
-`mailer` sends a letter to the customer when an order is paid. Each service runs on three machines, named after the
-service and a number, for example `checkout-2`. Logs older than fourteen days are deleted each night at three
-o'clock by a job called `log-sweep`.
+You have these tools. You ask for one by its name; the result comes back as a message of the conversation.
 
-You have these tools. You ask for one by name; the engineer runs it and gives you the result as a message.
+search(words): the titles of the ten pages of the school's library that fit the words best, each with one line of text. Use it
+first when you do not know which page has the answer. Give two or three words, never a whole sentence.
 
-disk_usage(machine): how full each file system of the machine is, in percent, and which folder is the largest. Use
-it first when somebody says that a machine is slow, that a write failed, or that a deployment did not start.
+read_page(title): the text of one page of the library. Pages are written for pupils of twelve years, and are checked by a
+teacher. Use it when a question asks for a number, a name or a date, and when a pupil wants to know more about something.
 
-search_logs(service, words, minutes): the lines of the service's logs of the last minutes that have all of the
-words, newest first, at most twenty lines. Use it when somebody says that customers see an error. Ask for few words.
+look_at_map(place): where a place lies, which countries, rivers, seas and mountains are near it, how high it is, and how many
+people live there. Use it for questions about towns, countries and landscapes.
 
-service_status(service): for each of the three machines whether the service is up, since when, how many requests it
-answered in the last minute, and how many of them failed.
+distance(from, to): the distance between two places in kilometres, by road and as the crow flies, and how long a train takes.
 
-recent_changes(service): the last five deployments of the service, each with its time, its version, the engineer's
-name, and one line that says what was changed. Use it when something worked yesterday and fails today.
+convert(amount, from, to): the same amount in another unit, for example kilometres to miles, litres to gallons, or degrees
+Celsius to degrees Fahrenheit. Use it whenever a pupil asks for a unit that the page does not have. Do not compute by hand.
 
-restart(machine): stops and starts the service on one machine. Ask the engineer before you use it, say why, and
-never restart two machines of one service at the same time.
+timeline(topic): the ten most important events of a topic, each with its year, in the order in which they happened. Use it for
+questions that begin with when, and for questions that ask what came first.
 
-How you work: read the question, name the most likely cause, say which tool you want next, and why. When a tool
-result answers the question, say so and stop. When two causes are possible, take the one that is cheaper to check. A
-full disk, an expired certificate and a changed setting are the three causes seen most often here, in this order. If
-a customer's money may be lost, say at once that the payment team has to be called, and give the order numbers that
-stand in the logs.
+draw_chart(title, numbers): a bar chart of a few numbers, which the pupil sees beside the conversation.
+
+save_note(text): keeps a note in the pupil's folder. Use it when a pupil says that something is important or will be in a test.
+
+How you work: read the question, decide whether you know the answer, and take a tool when you do not. When a tool's result
+answers the question, give the answer and stop. Explain a difficult word the first time you use it. Be kind, be brief, and do
+not guess. If a pupil asks for something that is not about school, say in one sentence that you cannot help with it.
 """
 
-DISK_RESULT = """\
-Result of disk_usage(catalog-3):
-/ is 41 percent full. /var is 98 percent full. /data is 63 percent full.
-The largest folder of /var is /var/log/catalog with 37 gigabytes. The oldest file in it is 52 days old.
+CHLOROPHYLL = """\
+Result of read_page("Chlorophyll"):
+Chlorophyll is the green pigment in the leaves of plants. It takes in the red and the blue part of sunlight and sends the green
+part back, so we see leaves as green. In autumn many trees break their chlorophyll down, and yellow and orange pigments that were
+there all the time become visible.
+
 """
 
-SWEEP_RESULT = """\
-Result of search_logs(catalog, log-sweep, 1440):
-03:00:01 catalog-3 log-sweep: start, keep 14 days
-03:00:01 catalog-3 log-sweep: cannot read /etc/log-sweep/catalog.conf: permission denied
-03:00:01 catalog-3 log-sweep: nothing deleted, stop with status 2
-03:00:02 catalog-1 log-sweep: start, keep 14 days
-03:00:09 catalog-1 log-sweep: 212 files deleted, 9 gigabytes free again, stop with status 0
-03:00:02 catalog-2 log-sweep: start, keep 14 days
-03:00:11 catalog-2 log-sweep: 208 files deleted, 8 gigabytes free again, stop with status 0
-Result of recent_changes(catalog):
-version 118, 39 days ago, by Ines: the owner of /etc/log-sweep is now the user `sweep`
-version 117, 44 days ago, by Tomas: prices are rounded to two digits
-version 116, 51 days ago, by Ines: a faster search by product name
-version 115, 60 days ago, by Maja: the database pool has 20 connections
-version 114, 66 days ago, by Tomas: pictures are loaded later
+CARBON_CYCLE = """\
+Result of read_page("Carbon cycle"):
+Carbon moves between the air, living things, the soil and the sea. Plants take carbon dioxide out of the air and build sugar and
+wood from it. Animals eat plants and breathe carbon dioxide out again. When plants and animals die, bacteria and fungi break them
+down, and most of their carbon goes back into the air. A small part is buried. Over millions of years it turned into coal, oil and
+gas.
+The sea takes in carbon dioxide at its surface. Tiny floating plants use it, and some of it sinks to the bottom as shells, which
+become limestone. Volcanoes bring a little of it back.
+For thousands of years as much carbon went into the air as came out of it. Since people burn coal, oil and gas, more goes in than
+comes out. The amount of carbon dioxide in the air has risen by about half since the year 1800, and the air has become warmer.
+Forests help, because a growing tree takes up carbon. When a forest is cut down and burnt, its carbon goes back into the air within
+days.
+
 """
 
-CHECKOUT_RESULT = """\
-Result of service_status(checkout):
-checkout-1 is up since 12 days, 311 requests in the last minute, 0 failed.
-checkout-2 is up since 4 minutes, 298 requests in the last minute, 287 failed.
-checkout-3 is up since 12 days, 305 requests in the last minute, 0 failed.
+NILE = """\
+Result of read_page("Nile"):
+The Nile is a river in Africa. It is about 6,650 kilometres long and flows north through eleven countries. Its two main branches,
+the White Nile and the Blue Nile, meet at Khartoum in Sudan. It ends in Egypt, where it flows into the Mediterranean Sea.
+
 """
 
-WARM_UP = "Tell me what a harbour is. " * 40  # shares no prefix with the conversations
+# They share no prefix with the conversations, nor with each other.
+WARM_UPS = ("Tell me what a harbour is. " * 20, "Say how a bridge is built. " * 20)
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The client's messages of one turn; the answer is appended to the history as it came."""
+    """The client's next message of a conversation; the answer is appended to the history as it came."""
 
     conversation: str
-    said: tuple[tuple[str, str], ...]  # (role, content)
+    content: str
 
     @property
-    def whole(self) -> tuple[tuple[str, str], ...]:
-        """The messages of a conversation that begins with this turn."""
-        return (("system", SYSTEM), *self.said)
+    def question(self) -> str:
+        return self.content.rpartition("\n")[2]
+
+    @property
+    def brings_result(self) -> bool:
+        """The message carries a tool's result before its question."""
+        return self.question != self.content
 
 
-# Both conversations begin with SYSTEM. They alternate as two engineers' would.
+# The conversations alternate, as two pupils' would.
 TURNS = (
-    Turn("disk", (("user", "The machine catalog-3 is slow and writes fail on it. What should we check first?"),)),
-    Turn("disk", (("user", DISK_RESULT + "Is this the cause?"),)),
-    Turn(
-        "checkout", (("user", "Customers see an error when they pay. It began a few minutes ago. What do you need?"),)
-    ),
-    Turn("disk", (("user", SWEEP_RESULT + "Why is the disk of catalog-3 full?"),)),
-    Turn("checkout", (("user", CHECKOUT_RESULT + "Which machine is broken?"),)),
+    Turn("leaves", "What is photosynthesis?"),
+    Turn("leaves", CHLOROPHYLL + "Why are leaves green?"),
+    Turn("rivers", "What is the longest river in Africa?"),
+    Turn("leaves", CARBON_CYCLE + "Where does the carbon of a plant go when the plant dies?"),
+    Turn("rivers", NILE + "How long is the Nile, and where does it end?"),
 )

@@ -1,7 +1,7 @@
 """One request, told so that a person understands it: what was asked, which way it went and why, who wrote what and when."""
 
 from statistics import median
-from textwrap import shorten, wrap
+from textwrap import wrap
 from typing import Any
 
 from rich.console import Console
@@ -30,7 +30,7 @@ def show(played: Played, number: int, count: int, console: Console) -> None:
     title = f"{number} of {count}: conversation {played.turn.conversation!r}, turn {played.number_in_conversation}"
     console.rule(f"[bold]{title}[/bold]", align="left", style="dim")
     for name, lines in (
-        ("asked", [shorten(played.turn.said[-1][1], WIDTH, placeholder=" ...")]),
+        ("asked", [_asked(played)]),
         ("prompt", [_prompt(played)]),
         ("route", _route(played.report)),
         ("timeline", _timeline(played)),
@@ -41,6 +41,11 @@ def show(played: Played, number: int, count: int, console: Console) -> None:
     ):
         for i, line in enumerate(lines):
             console.print(f"  [cyan]{name if i == 0 else '':<12}[/cyan] {escape(line)}", soft_wrap=True)
+
+
+def _asked(played: Played) -> str:
+    turn = played.turn
+    return f"(after a tool's result) {turn.question}" if turn.brings_result else turn.question
 
 
 def _prompt(played: Played) -> str:

@@ -59,7 +59,8 @@ class NatsBus:
         self._keeper = asyncio.create_task(self._keep_connected())
         self._writer = asyncio.create_task(self._write())
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._up.wait(), patience_s)
+            async with asyncio.timeout(patience_s):
+                await self._up.wait()
 
     async def close(self, patience_s: float = 2.0) -> None:
         """What was sent has reached the broker, if it answers within `patience_s`."""
@@ -195,7 +196,8 @@ class NatsBus:
 async def _discard(client: Any) -> None:
     """Close within a bound. A connection that is gone already makes the client complain: nothing is lost by that."""
     with suppress(TimeoutError, OSError, nats.errors.Error):
-        await asyncio.wait_for(client.close(), DIAL_S)
+        async with asyncio.timeout(DIAL_S):
+            await client.close()
 
 
 async def _end(task: asyncio.Task[None] | None) -> None:

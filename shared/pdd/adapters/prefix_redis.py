@@ -131,7 +131,8 @@ class RedisPrefixStore:
         while True:
             if not self._queue and not self._sweeping:
                 with suppress(TimeoutError):
-                    await asyncio.wait_for(self._wake.wait(), SWEEP_EVERY_S)
+                    async with asyncio.timeout(SWEEP_EVERY_S):  # wait_for could swallow the cancellation
+                        await self._wake.wait()
             self._wake.clear()
             batch = self._next_batch()
             if self._sweeping or not batch:

@@ -20,6 +20,7 @@ ROUTER = "router"
 LINE = "line"
 ROUTER_PORT = 8000
 DRAIN_S = 10.0
+PAGES = 1024  # of 16 tokens: KV of two of the demo model's longest requests
 
 # Several processes compute on few cores here: threads that spin while they wait would stop each other.
 CALM = {"OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "TOKENIZERS_PARALLELISM": "false"}
@@ -130,7 +131,8 @@ class _Layout:
 
     def _worker(self, role: Role, i: int, site: str, told: dict[str, str]) -> Part:
         fleet = self.fleet
-        return self._service(role, f"{role}-{i + 1}", site, {"ENGINE": fleet.engine, "DTYPE": fleet.dtype} | told)
+        of_all = {"ENGINE": fleet.engine, "DTYPE": fleet.dtype, "PAGES": str(PAGES)}
+        return self._service(role, f"{role}-{i + 1}", site, of_all | told)
 
     def _service(self, role: Role, name: str, site: str, told: dict[str, str], port: int = 0) -> Part:
         http = port or self.ports.take()

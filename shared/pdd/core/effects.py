@@ -192,6 +192,7 @@ class RequestReport:
     transfers: list[dict[str, float | str]] = field(default_factory=list)
     epochs: int = 1
     fence: int | None = None
+    refusals: list[str] = field(default_factory=list)  # worker: why it would not
 
 
 # -- prefix store -----------------------------------------------------------------------------------------------------

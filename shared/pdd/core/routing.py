@@ -23,6 +23,7 @@ class RoutingSettings:
     relay_price_s: float = 0.5  # occupying RLD, and the hand-over's extend
     full_batch_s: float = 1.0  # what a full batch at RLD or MD is worth
     main_alone_tokens: int = 0  # MD may prefill up to so many missing tokens itself
+    unlearned_price: float = 0.3  # P does not see what MD prefills, and pays in a later turn: weight of those seconds
 
 
 @dataclass(slots=True)
@@ -44,9 +45,12 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Route:
+    """`crossing_s`: predicted seconds until the KV is whole at MD, behind a relay."""
+
     name: str
     cast: Cast
     terms: dict[str, float]
+    crossing_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -70,7 +74,7 @@ def routes(
             if r:
                 found.append(_relayed(prompt, p, r, m, given))
             if 0 < prompt - m.hit <= given.main_alone_tokens:
-                found.append(_alone("MD", prompt, m, given))
+                found.append(_main_alone(prompt, p, m, given))
         if not mains and r:
             found.append(_relayed(prompt, p, r, None, given))
     return sorted(found, key=lambda route: route.seconds)
@@ -127,8 +131,16 @@ def _relayed(prompt: int, p: Candidate, r: Candidate, m: Candidate | None, given
         return Route("P-RLD", Cast(p.peer, r.peer, None), terms)
     terms["main_load"] = m.fullness * given.full_batch_s
     # Among MDs the line still decides: what crosses later is not free. It weighs little against the client's seconds.
-    terms["line_share"] = 0.01 * line_seconds(p, m, max(0, prompt - m.hit), given)
-    return Route("P-RLD-MD", Cast(p.peer, r.peer, m.peer), terms)
+    crossing = line_seconds(p, m, max(0, prompt - m.hit), given)
+    terms["line_share"] = 0.01 * crossing
+    return Route("P-RLD-MD", Cast(p.peer, r.peer, m.peer), terms, crossing + terms["queue"])
+
+
+def _main_alone(prompt: int, p: Candidate, m: Candidate, given: RoutingSettings) -> Route:
+    """Text instead of KV: nothing crosses, P is not used and does not learn."""
+    route = _alone("MD", prompt, m, given)
+    learned_later = max(0, prompt - p.hit) / _prefill_rate(p, given)
+    return Route("MD", route.cast, route.terms | {"unlearned": given.unlearned_price * learned_later})
 
 
 def _alone(name: str, prompt: int, worker: Candidate, given: RoutingSettings) -> Route:

@@ -28,6 +28,7 @@ from ..core.roles.router import Router
 from ..core.roles.worker import Worker
 from ..core.routing import RoutingSettings
 from ..core.sampling import Finish, Sampling
+from ..core.singular import SingularSettings
 from ..core.timeouts import TimeOuts
 from ..ports import KvShape, Ports
 from ..sim.world import Node, World
@@ -73,6 +74,8 @@ class HouseSpec:
     timeouts: TimeOuts = TimeOuts()
     routing: RoutingSettings = RoutingSettings(line_bytes_per_s=5000.0, relay_price_s=0.5)
     policy: str = "one_shot"
+    relay_bound: int = 0
+    singular: SingularSettings = SingularSettings()
     max_inflight: int = 256
 
 
@@ -191,7 +194,14 @@ class House:
     def _router(self, me: Peer) -> Process:
         spec = self.spec
         machine = Router(
-            me, FINGERPRINT, spec.timeouts, spec.routing, max_inflight=spec.max_inflight, policy=spec.policy
+            me,
+            FINGERPRINT,
+            spec.timeouts,
+            spec.routing,
+            max_inflight=spec.max_inflight,
+            policy=spec.policy,
+            relay_bound=spec.relay_bound,
+            singular=spec.singular,
         )
         process = self._attach(Node(self.world, machine), me, (Beat,))
         assert process.node.ports
@@ -202,7 +212,9 @@ class House:
         process = self._attach(Node(self.world, PrefixIndex(me, self.spec.timeouts)), me, (Beat, BlocksChanged))
         assert process.node.ports
         if self.store is None:
-            self.store = MemoryPrefixStore(lambda event: self.processes["index"].node.post(event), process.notes, self.world)
+            self.store = MemoryPrefixStore(
+                lambda event: self.processes["index"].node.post(event), process.notes, self.world
+            )
         process.node.ports.store = self.store
         return process
 

@@ -16,17 +16,18 @@ from ..core.effects import Effect, Send
 from ..core.events import Event
 from ..core.ids import Peer, RequestId, Role
 from ..core.messages import Tokens
+from ..core.policies import POLICIES
 from ..core.roles.main_decode import MainDecode
 from ..core.roles.relay_decode import RelayDecode
 from ..core.roles.worker import Worker
 from ..core.routing import RoutingSettings
+from ..core.singular import SingularSettings
 from ..core.timeouts import TimeOuts
 from ..sim.world import Node
 from .house import Client, EngineSpec, House, HouseSpec
 
 STORM_S = 20.0
 CALM_S = 90.0
-POLICIES = ("one_shot", "catch_up")
 
 
 class Violation(AssertionError):
@@ -93,9 +94,11 @@ class Storm:
             engines={Role.PREFILL: engine, Role.RELAY: engine, Role.MAIN: engine},
             script=script,
             line_bytes_per_s=pick([2000.0, 4000.0, 100_000.0]),
-            routing=RoutingSettings(line_bytes_per_s=4000.0, relay_price_s=0.3),
+            routing=RoutingSettings(line_bytes_per_s=4000.0, relay_price_s=0.3, main_alone_tokens=pick([0, 40])),
             timeouts=TimeOuts(),
-            policy=pick(POLICIES),
+            relay_bound=pick([0, 0, 8, 30]),
+            singular=SingularSettings(cap=pick([0.0, 0.05, 1.0]), gap=pick([0.1, 2.0])),
+            policy=pick(list(POLICIES)),
         )
         self.house = House(spec, self.seed, self.laws.check)
 
@@ -228,4 +231,6 @@ class Storm:
             raise Violation(f"{name} ended after {len(client.ids)} of {len(whole)} outputs")
         if not client.ended:
             raise Violation(f"{name} has not ended: {len(client.ids)} of {len(whole)} outputs")
-        self.counts[f"end:{client.finish.reason if client.finish else client.problem.code if client.problem else 'gone'}"] += 1
+        self.counts[
+            f"end:{client.finish.reason if client.finish else client.problem.code if client.problem else 'gone'}"
+        ] += 1

@@ -14,6 +14,7 @@ class Phase(Enum):
     LOOKING = auto()  # asked the index
     RUNNING = auto()  # a cast is named
     WAITING = auto()  # nobody to plan with
+    LEARNING = auto()  # the client was served by RLD; the transfer goes on so that MD learns the prompt
 
 
 @dataclass(slots=True)
@@ -39,6 +40,7 @@ class Course:
     whole: dict[Role, None] = field(default_factory=dict)
     yielded: Yield | None = None
     main_spoke: bool = False
+    crosses_at: float = 0.0  # when the KV should be whole at MD
     cut: bool | None = None  # None: not asked; False: asked, or denied; True: promised
     acked: dict[Peer, int] = field(default_factory=dict)  # the worker's beat number when it accepted
     skip: dict[str, None] = field(default_factory=dict)  # refused us: not asked again in this plan

@@ -25,6 +25,8 @@ from ..policies import POLICIES, Progress
 from .receiver import Filling, Receiver
 from .worker import Computed, Wrote
 
+CROWDED = 0.5  # of RLD's places in use: its bound then holds
+
 
 class Phase(Enum):
     OPENING = auto()
@@ -39,7 +41,9 @@ class Phase(Enum):
 class Relaying(Filling):
     main_known: int | None = None  # MD's report, once it is ready
     reports: int = 0
+    backlog: int = 1 << 30  # at MD's last report
     no_main: bool = False  # promised by a cut, or nobody in the cast
+    bounds_passed: int = 0  # how often the bound was reached while there was room to go on
     bound_lifted: bool = False
     taken_by_main: bool = False
     taken_by_router: bool = False
@@ -52,7 +56,9 @@ class Relaying(Filling):
             return None
         if self.command.handover_after > self.base:
             return self.command.handover_after
-        return self.base + self.command.relay_bound if self.command.relay_bound else None
+        if not self.command.relay_bound:
+            return None
+        return self.base + self.command.relay_bound * (1 + self.bounds_passed)
 
 
 class RelayDecode(Receiver[Relaying]):
@@ -98,8 +104,24 @@ class RelayDecode(Receiver[Relaying]):
             self.enter(held, Phase.FINISHED)
             self._relayed(held, "finish")
         elif held.bound is not None and len(held.out) >= held.bound:
-            self.enter(held, Phase.PAUSED)
-        self._consider(held)
+            self._at_bound(held)
+        if held.phase is Phase.PAUSED or not held.whole or self._forced(held):
+            self._consider(held)
+
+    def _at_bound(self, held: Relaying) -> None:
+        """With room to spare it goes on for as long again; under load it gives its place up and waits for MD."""
+        if self._forced(held) or self.fullness >= CROWDED:
+            self.emit(Count("pdd_relay_paused_total"))
+            return self.enter(held, Phase.PAUSED)
+        held.bounds_passed += 1
+        self.emit(Speak(held.key, held.bound))
+
+    @property
+    def fullness(self) -> float:
+        return self.load.running / max(1, self.card.max_sequences)
+
+    def _forced(self, held: Relaying) -> bool:
+        return held.command.handover_after > held.base and not held.bound_lifted
 
     # -- the hand-over ------------------------------------------------------------------------------------------------
 
@@ -107,12 +129,12 @@ class RelayDecode(Receiver[Relaying]):
         """Where a hand-over is decided: MD is ready, it is allowed, and the policy (or a forced fence, or the bound) says so."""
         if held.main_known is None or held.no_main or held.phase in (Phase.YIELDED, Phase.FINISHED):
             return
-        forced = held.command.handover_after
-        if forced > held.base and not held.bound_lifted:
-            due = max(len(held.out), held.base + 1) >= forced
+        if self._forced(held):
+            due = max(len(held.out), held.base + 1) >= held.command.handover_after
         else:
-            progress = Progress(len(held.out), held.main_known, held.reports)
+            progress = Progress(len(held.out), held.main_known, held.reports, held.backlog, self.fullness)
             due = held.phase is Phase.PAUSED or not held.whole or POLICIES[held.command.policy].due(progress)
+            held.backlog = progress.backlog
         if due:
             self._yield(held)
 
@@ -170,8 +192,7 @@ class RelayDecode(Receiver[Relaying]):
         if held.phase is Phase.FILLING:
             self.work_filling(held)
         elif held.phase is Phase.PAUSED:
-            forced = held.command.handover_after > held.base
-            patience = self.timeouts.handover_wait_s if forced else self.timeouts.relay_wait_s
+            patience = self.timeouts.handover_wait_s if self._forced(held) else self.timeouts.relay_wait_s
             if self.now - held.phase_at > patience:
                 self.emit(Count("pdd_relay_bound_lifted_total"))
                 held.bound_lifted = True

@@ -13,6 +13,7 @@ from ..messages import (
     Accepted,
     Ask,
     Beat,
+    Cut,
     CutAnswer,
     Found,
     HeldRequest,
@@ -31,6 +32,7 @@ from ..messages import (
 )
 from ..routing import Route, RoutingSettings
 from ..sampling import Finish
+from ..singular import Singular, SingularSettings, finishes_first
 from ..timeouts import STALL_GROWTH, TimeOuts
 from . import casting, telling
 from .course import Course, Phase
@@ -48,9 +50,11 @@ class Router:
         max_inflight: int = 256,
         policy: str = "one_shot",
         relay_bound: int = 0,
+        singular: SingularSettings = SingularSettings(),  # noqa: B008
     ) -> None:
         self.me, self.timeouts, self.routing = me, timeouts, routing
         self.max_inflight, self.policy, self.relay_bound = max_inflight, policy, relay_bound
+        self.singular = Singular(singular)
         self.fleet = Fleet(fingerprint, timeouts.suspect_s)
         self.courses: dict[RequestId, Course] = {}
         self.releasing: dict[tuple[RequestId, Peer], tuple[Epoch, float, float]] = {}  # epoch, until, last sent
@@ -69,6 +73,11 @@ class Router:
     def idle(self) -> bool:
         return not self.courses and not self.releasing
 
+    @property
+    def inflight(self) -> int:
+        """Requests with a client."""
+        return sum(course.phase is not Phase.LEARNING for course in self.courses.values())
+
     def start(self, now: float) -> list[Effect]:
         return self.handle(TimerFired(), now)
 
@@ -82,7 +91,8 @@ class Router:
             case RequestSubmitted():
                 self._submit(event)
             case RequestEnded(request, reason):
-                if course := self.courses.get(request):  # else it ended by itself at the same moment
+                course = self.courses.get(request)  # none: it ended by itself at the same moment
+                if course and course.phase is not Phase.LEARNING:
                     if reason == "stop":
                         self.emit(Complete(request, Finish("stop"), course.report))
                     self._end(course, reason)
@@ -113,7 +123,7 @@ class Router:
         course = Course(asked, self.now, progress_at=self.now, spoken_at=self.now)
         course.report.prompt_tokens = len(asked.ids)
         self.courses[asked.request] = course
-        self.emit(Gauge("pdd_inflight_requests", len(self.courses)))
+        self.emit(Gauge("pdd_inflight_requests", self.inflight))
         index = next(iter(self.fleet.live(Role.INDEX, self.now)), None)
         if index is None or len(asked.ids) < HASH_BLOCK:
             return self._plan(course, "new")
@@ -124,7 +134,7 @@ class Router:
         """Bad input and overload are answered at once, before anything is held."""
         if self.draining:
             return Reject(asked.request, 503, "draining", "this router is shutting down", retry_after_s=1.0)
-        if len(self.courses) >= self.max_inflight:
+        if self.inflight >= self.max_inflight:
             text = f"{self.max_inflight} requests are in flight, the limit"
             return Reject(asked.request, 429, "overloaded", text, retry_after_s=1.0)
         return casting.impossible(asked, self.fleet, self.now)
@@ -159,6 +169,7 @@ class Router:
         course.base = len(course.out)
         course.cast = casting.by_role(route.cast)
         course.pen = next(iter(course.cast))
+        course.crosses_at = self.now + route.crossing_s
         self._explain(course, found)
         self._assign(course)
         self._command(course)
@@ -266,11 +277,12 @@ class Router:
 
     def _refused(self, course: Course, sender: Peer, reason: str) -> None:
         """A refusal is an answer: who does not matter leaves the cast; else plan again without the refuser."""
-        self.emit(Count("pdd_requests_refused_total", (("reason", f"worker_{reason}"),)))
+        self.emit(Count("pdd_requests_refused_total", (("reason", "worker"),)))
+        course.report.refusals.append(f"{sender.name}: {reason}")
         course.skip[sender.name] = None
         role = course.role_of(sender)
         assert role is not None
-        if course.matters(role):
+        if course.phase is Phase.RUNNING and course.matters(role):
             self._plan(course, "refused")
         else:
             self._part(course, role, sender)
@@ -353,7 +365,7 @@ class Router:
             role = course.role_of(sender)
             accepted = course.acked.get(sender)
             if role and accepted is not None and beat.number > accepted and course.request not in listed:
-                if course.matters(role):
+                if course.phase is Phase.RUNNING and course.matters(role):
                     self._plan(course, f"forgotten_{role.value}")
 
     # -- time ---------------------------------------------------------------------------------------------------------
@@ -369,6 +381,8 @@ class Router:
                     self._wait(course)
                 case Phase.RUNNING:
                     self._watch(course)
+                case Phase.LEARNING:
+                    self._learn(course)
         for (request, peer), (epoch, until, sent) in list(self.releasing.items()):
             if self.now > until:
                 del self.releasing[(request, peer)]  # its lease has ended by now
@@ -396,6 +410,24 @@ class Router:
                 return self._give_up(course)
             return self._plan(course, "stall")
         self._repeat(course)
+        self._consider_cut(course)
+
+    def _consider_cut(self, course: Course) -> None:
+        """Singular traffic: RLD will be done before the KV has crossed. Only RLD, which holds the pen, can agree."""
+        roles = (Role.RELAY in course.cast, Role.MAIN in course.cast, Role.MAIN in course.whole)
+        if roles != (True, True, False) or course.pen is Role.MAIN or course.asked.handover_after:
+            return
+        if course.cut is None:
+            relay = self.fleet.workers.get(course.cast[Role.RELAY].name)
+            step_s = (relay.load.step_s if relay else 0.0) or self.routing.step_s
+            left = course.asked.sampling.max_tokens - len(course.out)
+            if self.singular.why_not() or not finishes_first(left, step_s, course.crosses_at - self.now):
+                return
+            course.cut = False
+            self.singular.ended(was_cut=True)
+            self.emit(Count("pdd_cuts_total", (("kind", "predicted"),)))
+        if self._every(course, "cut", self.timeouts.retry_s, at_once=True):
+            self.send(course, course.cast[Role.RELAY], Cut(course.request, course.epoch))
 
     def _repeat(self, course: Course) -> None:
         if self._every(course, "command", self.timeouts.retry_s):
@@ -409,9 +441,9 @@ class Router:
         if course.yielded and main and not course.main_spoke and self._every(course, "yield", self.timeouts.retry_s):
             self.send(course, main, course.yielded)
 
-    def _every(self, course: Course, what: str, period_s: float) -> bool:
-        """True at most once each period, the first time after one."""
-        last = course.sent_at.setdefault(what, self.now)
+    def _every(self, course: Course, what: str, period_s: float, *, at_once: bool = False) -> bool:
+        """True at most once each period, the first time after one, or at once."""
+        last = course.sent_at.setdefault(what, -period_s if at_once else self.now)
         if self.now - last < period_s:
             return False
         course.sent_at[what] = self.now
@@ -428,7 +460,7 @@ class Router:
             self._release(course.request, peer, course.epoch)
         self._relieve(course)
         del self.courses[course.request]
-        self.emit(Gauge("pdd_inflight_requests", len(self.courses)))
+        self.emit(Gauge("pdd_inflight_requests", self.inflight))
         self.emit(Count("pdd_requests_total", (("outcome", outcome),)))
         self.emit(telling.request_span(course, outcome, self.now))
 
@@ -439,7 +471,40 @@ class Router:
             reason = "before_fence" if Role.MAIN in course.cast else "cut" if course.cut else "survival"
             self.emit(Count("pdd_ended_on_relay_total", (("reason", reason),)))
         self.emit(Complete(course.request, finish, course.report))
-        self._end(course, finish.reason)
+        self._compare_hits(course)
+        why_not = self._cut_short(course) if speaker is Role.RELAY else None
+        if why_not is None:
+            return self._end(course, finish.reason)
+        self.emit(Count("pdd_cuts_withheld_total", (("reason", why_not),)))
+        course.phase, course.planned_at = Phase.LEARNING, self.now
+        if relay := course.cast.pop(Role.RELAY, None):
+            self._release(course.request, relay, course.epoch)
+            self._relieve(course, Role.RELAY)
+
+    def _cut_short(self, course: Course) -> str | None:
+        """RLD was first. Cut what is left of the transfer (None), or let MD learn: the reason why."""
+        crossing = Role.MAIN in course.cast and Role.MAIN not in course.whole and Role.PREFILL in course.cast
+        if not crossing:
+            self.singular.ended(was_cut=False)
+            return None
+        why_not = self.singular.why_not()
+        self.singular.ended(was_cut=why_not is None)
+        if why_not is None:
+            self.emit(Count("pdd_cuts_total", (("kind", "finished"),)))
+        return why_not
+
+    def _compare_hits(self, course: Course) -> None:
+        hit = course.report.hit
+        if Role.PREFILL.value in hit and Role.MAIN.value in hit:
+            self.singular.served(len(course.asked.ids), hit[Role.PREFILL.value], hit[Role.MAIN.value])
+            self.emit(Gauge("pdd_hit_gap_ratio", self.singular.gap))
+
+    def _learn(self, course: Course) -> None:
+        """Until MD is whole, or nobody can make it so, or patience ends."""
+        late = self.now - course.planned_at > self.singular.given.patience_s
+        lost = any(self.fleet.lost(peer, self.now) for peer in course.cast.values())
+        if late or lost or Role.MAIN in course.whole or not {Role.PREFILL, Role.MAIN} <= course.cast.keys():
+            self._end(course, "length" if len(course.out) >= course.asked.sampling.max_tokens else "stop")
 
     def _give_up(self, course: Course) -> None:
         text = "the request could not be recovered: no worker made progress in time"
