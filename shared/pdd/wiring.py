@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from .adapters.bus_nats import NatsBus
+from .adapters.credentials import Credentials
 from .adapters.engine_steps import SteppingEngine
 from .adapters.kv_tcp import TcpKvLink
 from .adapters.model_files import fingerprint
@@ -51,7 +52,9 @@ class Process:
         self.settings = settings
         name = settings.name or _default_name(role, http.getsockname()[1])
         self.me = Peer(settings.site, role, name, incarnation=time.time_ns() // 1_000_000)
-        self.notes = OtelNotes(f"pdd-{role}", str(self.me), settings.otlp_endpoint or None, self.clock)
+        self.credentials = Credentials(settings.credentials_dir)
+        otlp = settings.otlp_endpoint or None
+        self.notes = OtelNotes(f"pdd-{role}", str(self.me), otlp, self.clock, credentials=self.credentials)
         self._driver: LiveDriver | None = None
 
     def post(self, event: Event) -> None:
@@ -68,7 +71,8 @@ class Process:
         return Running(machine, self._driver)
 
     def bus(self, *listen_to: type[Message]) -> NatsBus:
-        return NatsBus(self.me, [self.settings.nats_url], self.post, self.notes, listen_to=listen_to)
+        url, credentials = self.settings.nats_url, self.credentials
+        return NatsBus(self.me, [url], self.post, self.notes, listen_to=listen_to, credentials=credentials)
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ def _open_kv(process: Process, settings: WorkerSettings, engine: SteppingEngine)
         notes=process.notes,
         clock=process.clock,
         staging_bytes=settings.staging_bytes,
-        advertise=settings.kv_address or None,
+        advertise=settings.kv_address or _own_address(settings),
     )
     try:
         kv.start()
@@ -135,6 +139,12 @@ def _open_kv(process: Process, settings: WorkerSettings, engine: SteppingEngine)
         at = f"{settings.kv_host}:{settings.kv_port}"
         raise PddError(f"cannot take KV on {at}: {error.strerror or error}; set PDD_KV_PORT to a free port") from None
     return kv
+
+
+def _own_address(settings: WorkerSettings) -> str | None:
+    """Who listens everywhere is reached by its host's name: in a container network that is the container's own."""
+    everywhere = settings.kv_host in ("0.0.0.0", "::") and settings.kv_port
+    return f"{socket.gethostname()}:{settings.kv_port}" if everywhere else None
 
 
 # -- engines ----------------------------------------------------------------------------------------------------------
@@ -208,7 +218,13 @@ async def serve_index(settings: IndexSettings) -> int:
 async def _open_index(process: Process, settings: IndexSettings) -> AsyncIterator[Running[PrefixIndex]]:
     async with AsyncExitStack() as opened:
         opened.callback(process.notes.close)
-        store = RedisPrefixStore(settings.redis_url, settings.redis_namespace, process.post, process.notes)
+        store = RedisPrefixStore(
+            settings.redis_url,
+            settings.redis_namespace,
+            process.post,
+            process.notes,
+            password=process.credentials.redis_password,
+        )
         running = process.drive(PrefixIndex(process.me, settings.timeouts))
         bus = process.bus(Beat, BlocksChanged)
         running.driver.ports = Ports(bus, process.notes, store=store)
@@ -229,6 +245,7 @@ def make_router(process: Process, settings: RouterSettings) -> Running[Router]:
         max_inflight=settings.max_requests,
         policy=settings.policy,
         relay_bound=settings.relay_bound,
+        singular=settings.singular,
     )
     return process.drive(machine)
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+
 from pdd.cli.processes import ProcessRecord, alive, end, last_lines, spawn, start_time
 from pdd.cli.run_directory import Deployed, RunDirectory
 

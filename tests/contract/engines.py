@@ -47,7 +47,16 @@ def scripted(limits: Limits, sink: Sink, clock: Clock, post: Post) -> SteppingEn
     )
 
 
-ENGINES: dict[str, EngineKind] = {"scripted": EngineKind(scripted, threaded=False, vocab=32_000)}
+def torch(limits: Limits, sink: Sink, clock: Clock, post: Post) -> SteppingEngine:
+    from tests.contract.engine_torch_kind import create_tiny_torch
+
+    return create_tiny_torch(limits, sink, clock, post)
+
+
+ENGINES: dict[str, EngineKind] = {
+    "scripted": EngineKind(scripted, threaded=False, vocab=32_000),
+    "torch": EngineKind(torch, threaded=True, vocab=400),
+}
 
 
 def key(name: str, epoch: int = 1) -> Key:

@@ -358,13 +358,15 @@ def flip(chunk: KvChunk, token: int) -> KvChunk:
     return replace(chunk, data=memoryview(data))
 
 
-def swap(chunk: KvChunk) -> KvChunk:
-    """Two tokens' KV, in each other's place."""
+def swap_keys(chunk: KvChunk) -> KvChunk:
+    """Two tokens' keys in each other's place. (Keys together with their values may be swapped: attention sees a set.)"""
     data = bytearray(chunk.data)
     row = chunk.shape.bytes_per_token // chunk.shape.layers
     for layer in range(chunk.shape.layers):
-        at = layer * (chunk.stop - chunk.start) * row
-        data[at : at + 2 * row] = data[at + row : at + 2 * row] + data[at : at + row]
+        one = layer * (chunk.stop - chunk.start) * row
+        other = one + 20 * row
+        keys = slice(one, one + row // 2), slice(other, other + row // 2)
+        data[keys[0]], data[keys[1]] = data[keys[1]], data[keys[0]]
     return replace(chunk, data=memoryview(data))
 
 
@@ -372,7 +374,7 @@ def test_damaged_or_misplaced_kv_shows_so_the_other_tests_prove_something(rig: R
     ids = rig.prompt(100)
     prefill = prefilled(rig, ids)
     chunks = prefill.export("a", 0, 100)
-    for wrong in (flip(chunks[0], 20), swap(chunks[0])):
+    for wrong in (flip(chunks[0], 20), swap_keys(chunks[0])):
         main = received(rig, [wrong, *chunks[1:]], ids)
         main.append("a", 0, prefill.outputs("a"))
         main.speak("a")
@@ -413,6 +415,28 @@ def test_kv_of_the_closed_and_of_the_uncomputed_is_not_exported(rig: Rig) -> Non
     prefill.close("a")
     with pytest.raises(KeyError):
         prefill.export("a", 0, 40)
+
+
+def test_closing_while_an_import_waits_behind_another_answers_it_and_gives_its_pages_back(rig: Rig) -> None:
+    ids = rig.prompt(100)
+    chunks = prefilled(rig, ids).export("a", 0, 100)
+    main = rig.desk()
+    released = {}
+    for name in ("first", "second"):
+        main.open(name, ids, compute_last=False, salt=name)
+        released[name] = main.take(name, chunks)
+    rig.run_until(lambda: main.engine.load().free_pages < main.limits.pages)
+    assert main.events[2:] == [], "the first is being written"
+    for name in ("first", "second"):
+        main.close(name)
+    assert (released["second"], main.events[2:]) == (
+        ["second"],
+        [KvImportFailed(key("second"), "the sequence is closed")],
+    )
+    assert released["first"] == [], "its memory is being read"
+    rig.settle()
+    assert released["first"] == ["first"] and not main.saw(KvImported(key("first")))
+    assert main.engine.load().free_pages == main.limits.pages and main.engine.snapshot() == ()
 
 
 # -- pressure ---------------------------------------------------------------------------------------------------------

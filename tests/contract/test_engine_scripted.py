@@ -1,16 +1,20 @@
 """What the scripted engine promises beyond the contract: its outputs are a function one can write down, its seconds a cost model's."""
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
-from pdd.adapters.engine_scripted import Script, create_scripted, reference
+from pdd.adapters.engine_scripted import SMALL_SHAPE, Script, ScriptedRunner, create_scripted, reference
+from pdd.adapters.engine_steps import SteppingEngine
+from pdd.core.batch import Batch
 from pdd.core.cost import COSTS
 from pdd.core.effects import OpenSequence, Speak
 from pdd.core.events import Event, StepDone
 from pdd.core.sampling import Finish, Sampling
 from pdd.ports import KvChunk
 from pdd.runtime.driver import LoopClock
+from pdd.sim.world import World
 from tests.contract.engines import COST, ENGINES, GREEDY, LIMITS, Rig, key
 
 SCRIPTED = ENGINES["scripted"]
@@ -85,6 +89,30 @@ def test_logprobs_come_along_when_asked() -> None:
     for part in desk.written("a"):
         assert [len(one.top) for one in part.logprobs] == [3]
         assert part.logprobs[0].top[0] == (part.ids[0], part.logprobs[0].chosen)
+
+
+class Interrupted(ScriptedRunner):
+    """Something happens while a link's thread copies."""
+
+    meanwhile: Callable[[], None]
+
+    def export(self, pages: list[int], page_size: int, start: int, stop: int) -> memoryview:
+        self.meanwhile()
+        return super().export(pages, page_size, start, stop)
+
+
+def test_an_export_that_a_close_overtook_is_not_taken_for_kv() -> None:
+    world = World()
+    runner = Interrupted(Script(), COST, world, SMALL_SHAPE, LIMITS.page_size)
+    engine = SteppingEngine(Batch(LIMITS, "scripted"), runner, lambda event: None, world)
+    engine.open(OpenSequence(key("a"), tuple(range(40)), 40, GREEDY, "", True))
+    engine.speak(Speak(key("a"), 1))
+    world.run(10.0)
+    runner.meanwhile = lambda: None
+    assert engine.export_kv(key("a"), 0, 40).stop == 40
+    runner.meanwhile = lambda: engine.close(key("a"))
+    with pytest.raises(KeyError):
+        engine.export_kv(key("a"), 0, 40)
 
 
 def test_it_runs_on_a_real_loop() -> None:

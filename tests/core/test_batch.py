@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 
+import pytest
 from hypothesis import assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, precondition, rule
@@ -212,7 +213,7 @@ class AnyOrder(RuleBasedStateMachine):
 
 
 AnyOrder.TestCase.settings = settings(max_examples=150, stateful_step_count=60, deadline=None)
-TestAnyOrder = AnyOrder.TestCase
+TestAnyOrder = pytest.mark.timeout(400)(AnyOrder.TestCase)  # to shrink a failure takes minutes
 
 
 def opened(batch: Batch, name: str, ids: list[int], max_tokens: int = 100) -> Key:
@@ -261,3 +262,45 @@ def test_many_with_the_same_prompt_compute_it_once() -> None:
         computed += sum(piece.stop - piece.start for piece in plan.slices if piece.start < 17)
         batch.finish_step(plan, StepResult(tuple(Sampled(1) for piece in plan.slices if piece.sample), 0.1), 0.0)
     assert computed <= 17 + 2 * (1 + LIMITS.chunk_tokens)
+
+
+def test_pages_of_a_running_sequence_are_given_back_when_its_step_ends() -> None:
+    batch = Batch(LIMITS, "weights")
+    key = opened(batch, "a", [1] * 5)
+    plan = batch.next_work()
+    assert isinstance(plan, StepPlan)
+    batch.close(key)
+    assert batch.pool.free == LIMITS.pages - 2
+    done = batch.finish_step(plan, StepResult((Sampled(3),), 0.1), 0.0)
+    assert (done.computed, done.written, batch.pool.free) == ((), (), LIMITS.pages)
+
+
+def test_a_start_leaves_a_page_for_each_that_writes_already() -> None:
+    batch = Batch(LIMITS, "weights")
+    writer = opened(batch, "writer", [1] * 16)
+    step(batch)
+    step(batch)
+    opened(batch, "late", [2] * 32)
+    for _ in range(3):
+        plan = batch.next_work()
+        assert isinstance(plan, StepPlan) and [piece.sequence.key for piece in plan.slices] == [writer]
+        batch.finish_step(plan, StepResult((Sampled(1),), 0.1), 0.0)
+
+
+def test_pages_go_to_the_import_that_came_before_the_prefill() -> None:
+    batch = Batch(LIMITS, "weights")
+    holder = opened(batch, "holder", [1] * 40, max_tokens=1)
+    step_until_idle(batch)
+    receiver = Key(RequestId("receiver"), Epoch(1))
+    batch.open(OpenSequence(receiver, (2,) * 20, 20, Sampling(5), "", False))
+    late = opened(batch, "late", [3] * 8)
+    assert isinstance(batch.begin_import(receiver, 0, 20), Import)
+    assert batch.next_work() is None, "two pages are free: the prefill would fit, but it is not its turn"
+    batch.close(holder)
+    assert isinstance(batch.next_work(), Import) and not batch.sequence(late).computed
+
+
+def step_until_idle(batch: Batch) -> None:
+    while plan := batch.next_work():
+        assert isinstance(plan, StepPlan)
+        batch.finish_step(plan, StepResult(tuple(Sampled(1) for piece in plan.slices if piece.sample), 0.1), 0.0)

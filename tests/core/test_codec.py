@@ -9,6 +9,7 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from pdd.core import codec, subjects
 from pdd.core.errors import FrameError
 from pdd.core.ids import Peer, Role

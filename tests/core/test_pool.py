@@ -173,7 +173,7 @@ class PoolEqualsNaive(RuleBasedStateMachine):
 
 
 PoolEqualsNaive.TestCase.settings = settings(max_examples=120, stateful_step_count=40, deadline=None)
-TestPoolEqualsNaive = PoolEqualsNaive.TestCase
+TestPoolEqualsNaive = pytest.mark.timeout(400)(PoolEqualsNaive.TestCase)  # to shrink a failure takes minutes
 
 
 def test_pages_of_one_sequence_lie_together_and_go_on_after_the_last() -> None:

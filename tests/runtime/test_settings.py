@@ -5,6 +5,7 @@ from dataclasses import fields
 from pathlib import Path
 
 import pytest
+
 from pdd.core.errors import SettingsError
 from pdd.core.timeouts import TimeOuts
 from pdd.runtime.settings import (

@@ -21,6 +21,7 @@ from ..core.events import Heard
 from ..core.ids import Peer
 from ..core.messages import Message
 from ..ports import Notes, Sink
+from .credentials import NO_CREDENTIALS, Credentials
 
 DIAL_S = 2  # for one attempt
 REDIAL_S = 0.5  # between attempts
@@ -39,10 +40,18 @@ class NatsBus:
     """Create, `await connect()`, use from the loop's thread, `await close()`."""
 
     def __init__(
-        self, me: Peer, servers: Sequence[str], sink: Sink, notes: Notes, *, listen_to: tuple[type[Message], ...] = ()
+        self,
+        me: Peer,
+        servers: Sequence[str],
+        sink: Sink,
+        notes: Notes,
+        *,
+        listen_to: tuple[type[Message], ...] = (),
+        credentials: Credentials = NO_CREDENTIALS,
     ) -> None:
         self._me = me
         self._servers = list(servers)
+        self._tls, self._nkey_seed = credentials.tls(), credentials.nkey_seed
         self._sink, self._notes = sink, notes
         self._subjects = [subjects.inbox(me), *map(subjects.from_all, listen_to)]
         self._client: Any = None
@@ -118,7 +127,7 @@ class NatsBus:
             self._outbox_bytes -= len(frame)
             try:
                 await client.publish(subject, frame, headers=headers)
-            except (nats.errors.Error, OSError) as error:
+            except Exception as error:  # whatever the client stumbles over, the next message is tried
                 self._drop("not_published", f"{subject}: {error!r}")
 
     async def _hear(self, message: Any) -> None:
@@ -158,6 +167,8 @@ class NatsBus:
             max_outstanding_pings=PINGS_OUTSTANDING,
             flush_timeout=PING_S,
             no_echo=True,
+            tls=self._tls,
+            nkeys_seed_str=self._nkey_seed,
         )
         for subject in self._subjects:
             await client.subscribe(subject, cb=self._hear)

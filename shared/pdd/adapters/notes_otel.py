@@ -15,6 +15,7 @@ from prometheus_client import Gauge as GaugeMetric
 from ..core.effects import Count, Gauge, Observe, Span
 from ..core.names import KINDS, METRICS, Kind, check
 from ..ports import Clock
+from .credentials import NO_CREDENTIALS, Credentials
 from .notes_otel_spans import SpanExport, parse, readable
 
 MOST_SERIES = 200  # label sets of one metric: a peer's reasons must not fill our memory
@@ -28,7 +29,15 @@ Series = Counter | GaugeMetric | Histogram
 class OtelNotes:
     """`endpoint`: a collector's OTLP/HTTP base URL, for example http://127.0.0.1:4318; None or "": no span leaves."""
 
-    def __init__(self, service_name: str, instance: str, endpoint: str | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        service_name: str,
+        instance: str,
+        endpoint: str | None,
+        clock: Clock,
+        *,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         self._registry = CollectorRegistry()
         self._metrics = {name: _metric(name, self._registry) for name in METRICS}
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
@@ -37,7 +46,7 @@ class OtelNotes:
         self._resource = Resource({"service.name": service_name, "service.instance.id": instance})
         self._wall_minus_now = time.time() - clock.now()
         self._recent: deque[Span] = deque(maxlen=RECENT_SPANS)
-        self._export = SpanExport(endpoint, self._readable, self._drop_spans) if endpoint else None
+        self._export = SpanExport(endpoint, self._readable, self._drop_spans, credentials) if endpoint else None
 
     def note(self, effect: Count | Gauge | Observe | Span) -> None:
         """Safe from any thread."""

@@ -22,6 +22,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from ..core.effects import Span
+from .credentials import Credentials
 
 QUEUE_SPANS = 4096
 BATCH_SPANS = 256
@@ -80,9 +81,21 @@ def _span_id(span: Span, resource: Resource) -> int:
 class SpanExport:
     """`put` from any thread; `dropped(count)` is called for what never arrived."""
 
-    def __init__(self, endpoint: str, readable: Callable[[Span], ReadableSpan], dropped: Callable[[int], None]) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        readable: Callable[[Span], ReadableSpan],
+        dropped: Callable[[int], None],
+        credentials: Credentials,
+    ) -> None:
         self._readable, self._dropped = readable, dropped
-        self._exporter: Any = OTLPSpanExporter(endpoint=f"{endpoint.rstrip('/')}/v1/traces", timeout=EXPORT_S)
+        self._exporter: Any = OTLPSpanExporter(
+            endpoint=f"{endpoint.rstrip('/')}/v1/traces",
+            timeout=EXPORT_S,
+            certificate_file=credentials.file("ca.pem"),
+            client_certificate_file=credentials.file("cert.pem"),
+            client_key_file=credentials.file("key.pem"),
+        )
         self._queue: queue.Queue[Span | None] = queue.Queue(QUEUE_SPANS)
         self._thread = threading.Thread(target=self._run, name="span-export", daemon=True)
         self._thread.start()
@@ -99,7 +112,8 @@ class SpanExport:
         with suppress(queue.Full):
             self._queue.put(None, timeout=CLOSE_S)
         self._thread.join(max(0.0, until - time.monotonic()))
-        self._exporter.shutdown()
+        self._exporter.shutdown()  # ends a retry under way
+        self._thread.join(1.0)
 
     def _run(self) -> None:
         open_ = True

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import blake2b
+from types import NoneType
 from typing import Any
 
 import redis.exceptions
@@ -36,7 +37,8 @@ SWEEP_EVERY_S = 5.0  # when nothing is known to be left to sweep
 SWEEP_KEYS = 500
 FORGET_AFTER_S = 600.0  # a holder that was not kept for so long gives its slot back
 
-Change = StoreBlocks | ReplaceBlocks | KeepHolder | FindPrefix
+Asked = StoreBlocks | ReplaceBlocks | KeepHolder | FindPrefix
+CALLS = {StoreBlocks: "store", ReplaceBlocks: "replace", KeepHolder: "keep", FindPrefix: "find", NoneType: "sweep"}
 
 log = logging.getLogger(__name__)
 
@@ -47,26 +49,37 @@ class _Call:
 
     script: str
     args: tuple[str | bytes | int, ...]
-    effect: Change | None = None
+    effect: Asked | None = None
     hashes: int = 0
 
 
 class RedisPrefixStore:
     """Create, `await connect()`, use from the loop's thread, `await close()`. `namespace`: the model's fingerprint."""
 
-    def __init__(self, url: str, namespace: str, sink: Sink, notes: Notes, *, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        namespace: str,
+        sink: Sink,
+        notes: Notes,
+        *,
+        timeout_s: float = TIMEOUT_S,
+        password: str | None = None,
+    ) -> None:
         self._ns = f"pdd:{{{blake2b(namespace.encode(), digest_size=8).hexdigest()}}}:"
         self._sink, self._notes, self._timeout_s = sink, notes, timeout_s
         self._redis: Any = Redis.from_url(
             url,
-            socket_timeout=timeout_s,
+            password=password,
+            socket_timeout=None,  # each round trip is bounded as a whole, below
             socket_connect_timeout=timeout_s,
             retry=Retry(NoBackoff(), 0),  # a failed call is answered, not repeated: the index asks for a snapshot
         )
         self._queue: deque[_Call] = deque()
         self._wake = asyncio.Event()
         self._worker: asyncio.Task[None] | None = None
-        self._sweeping = False
+        self._sweeping = self._closing = False
+        self._failed: Asked | None = None
         self.connected = False
 
     async def connect(self) -> None:
@@ -80,12 +93,11 @@ class RedisPrefixStore:
         self._worker = asyncio.create_task(self._run())
 
     async def close(self) -> None:
-        """Calls that were made but not carried out yet get one more try, together."""
+        """Carries out what was asked for, unless Redis does not answer."""
+        self._closing = True
+        self._wake.set()
         if self._worker is not None:
-            self._worker.cancel()
-            await asyncio.gather(self._worker, return_exceptions=True)
-        if self._queue and self.connected:
-            await self._carry_out(self._next_batch())
+            await self._worker  # not cancelled: redis-py can take a cancellation for a time-out of its own
         await self._redis.aclose()
 
     # -- the port -----------------------------------------------------------------------------------------------------
@@ -114,7 +126,7 @@ class RedisPrefixStore:
             return
         self._post([_Call("find", (pack(effect.blocks),), effect, 1)])
 
-    def _change(self, name: str, incarnation: str, effect: Change, stored: bytes, removed: bytes) -> _Call:
+    def _change(self, name: str, incarnation: str, effect: Asked, stored: bytes, removed: bytes) -> _Call:
         hashes = (len(stored) + len(removed)) // HASH_BYTES
         return _Call("change", (name, incarnation, stored, removed), effect, hashes)
 
@@ -128,10 +140,10 @@ class RedisPrefixStore:
     # -- the one task that talks to Redis -----------------------------------------------------------------------------
 
     async def _run(self) -> None:
-        while True:
+        while self._queue or not self._closing:
             if not self._queue and not self._sweeping:
                 with suppress(TimeoutError):
-                    async with asyncio.timeout(SWEEP_EVERY_S):  # wait_for could swallow the cancellation
+                    async with asyncio.timeout(SWEEP_EVERY_S):
                         await self._wake.wait()
             self._wake.clear()
             batch = self._next_batch()
@@ -154,7 +166,7 @@ class RedisPrefixStore:
                 if any(isinstance(reply, redis.exceptions.NoScriptError) for reply in replies):
                     await self._load_scripts()  # a restarted Redis; all of the batch can be said twice
                     replies = await self._pipeline(batch)
-        except (OSError, TimeoutError, redis.exceptions.RedisError) as error:
+        except Exception as error:  # whatever the client stumbles over, every call is answered and the task goes on
             await self._lost(batch, error)
             return
         if not self.connected:
@@ -184,7 +196,8 @@ class RedisPrefixStore:
         for call in [*batch, *self._queue]:
             self._fail(call, f"Redis does not answer: {error!r}")
         self._queue.clear()
-        await self._redis.connection_pool.disconnect()
+        with suppress(OSError, redis.exceptions.RedisError):
+            await self._redis.connection_pool.disconnect()
 
     def _answer(self, call: _Call, reply: Any) -> None:
         if isinstance(reply, Exception):
@@ -201,7 +214,11 @@ class RedisPrefixStore:
             self._sweeping = True
 
     def _fail(self, call: _Call, reason: str) -> None:
-        self._notes.note(Count("pdd_prefix_store_failures_total", (("call", call.script),)))
+        """Once for each effect: its calls stand one behind the other."""
+        if call.effect is not None and call.effect is self._failed:
+            return
+        self._failed = call.effect
+        self._notes.note(Count("pdd_prefix_store_failures_total", (("call", CALLS[type(call.effect)]),)))
         match call.effect:
             case FindPrefix(query, asker):
                 self._sink(StoreFailed(reason, query=query, asker=asker))

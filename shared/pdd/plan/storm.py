@@ -7,6 +7,7 @@ Faults end at `STORM_S`; then everything must end by itself within `CALM_S`.
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -139,11 +140,11 @@ class Storm:
         for _ in range(rng.choice([0, 0, 1, 2])):
             start, seconds = rng.uniform(0, STORM_S - 8), rng.uniform(0.5, 8)
             bad = rng.choice(["cut", "stall"])
-            self.at(start, f"{bad}-line", lambda bad=bad: getattr(lines, bad)("a", "b"))
-            self.at(start + seconds, "restore-line", lambda: lines.restore("a", "b"))
+            self.at(start, f"{bad}-line", partial(getattr(lines, bad), "a", "b"))
+            self.at(start + seconds, "restore-line", partial(lines.restore, "a", "b"))
         for _ in range(rng.choice([0, 0, 1])):
             start, seconds = rng.uniform(0, STORM_S - 8), rng.uniform(0.5, 8)
-            self.at(start, "partition", lambda s=seconds: self._partition(s))
+            self.at(start, "partition", partial(self._partition, seconds))
 
     def _partition(self, seconds: float) -> None:
         self.house.world.call_later(seconds, self.house.hub.cut_sites("a", "b"))
@@ -176,7 +177,8 @@ class Storm:
         for _ in range(rng.choice([0, 0, 0, 1, 2])):
             self._crash(name, role, rng.uniform(0, STORM_S - 3))
         if rng.random() < 0.25:
-            self.at(rng.uniform(0, STORM_S - 6), f"pause {name}", lambda s=rng.uniform(1, 6): self._pause(name, s))
+            start, seconds = rng.uniform(0, STORM_S - 6), rng.uniform(1, 6)
+            self.at(start, f"pause {name}", lambda: self._pause(name, seconds))
 
     def _pause(self, name: str, seconds: float) -> None:
         self.house.processes[name].node.paused_until = self.house.world.now() + seconds

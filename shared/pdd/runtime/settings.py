@@ -19,6 +19,7 @@ from ..core.cost import COSTS
 from ..core.errors import SettingsError
 from ..core.policies import POLICIES
 from ..core.routing import RoutingSettings
+from ..core.singular import SingularSettings
 from ..core.timeouts import TimeOuts
 
 PREFIX = "PDD_"
@@ -34,6 +35,9 @@ class ServiceSettings(BaseSettings):
     site: str = Field("a", pattern=r"^[a-z0-9-]+$", description="the site this process stands in")
     name: str = Field("", pattern=r"^[A-Za-z0-9_-]*$", description="unique in the fleet; default: role, host and port")
     nats_url: str = Field("nats://127.0.0.1:4222", description="this site's broker")
+    credentials_dir: DirectoryPath | None = Field(
+        None, description="what `make certs` made for this site: TLS, nkey, Redis' password; empty: plain connections"
+    )
     http_host: str = Field(
         "127.0.0.1", description="where /health, /live, /ready and /metrics (and the router's API) listen"
     )
@@ -89,6 +93,7 @@ class RouterSettings(ServiceSettings):
     max_requests: int = Field(256, ge=1, description="at once; beyond it: 429 with Retry-After")
     relay_bound: int = Field(0, ge=0, description="the most tokens RLD writes for one request; 0: no bound")
     routing: RoutingSettings = Field(default_factory=RoutingSettings, description="priors and prices of routes")
+    singular: SingularSettings = Field(default_factory=SingularSettings, description="when a transfer may be cut")
     report: bool = Field(False, description="answer `x-pdd-report: 1` with how the request went")
     test_hooks: bool = Field(False, description="allow the x-pdd-route and x-pdd-handover-after request headers")
 

@@ -179,8 +179,8 @@ class RelayDecode(Receiver[Relaying]):
     def cut(self, held: Relaying, sender: Peer, message: Cut) -> None:
         """A promise never to yield, so nothing more has to cross."""
         held.no_main = True
-        if held.phase is Phase.PAUSED:
-            self._resume(held)
+        if held.phase in (Phase.RELAYING, Phase.PAUSED):
+            self._resume(held)  # past its bound, too
         self.send(held, sender, CutAnswer(held.request, held.epoch, promised=True))
 
     def cut_too_late(self, held: Relaying, sender: Peer, message: Cut) -> None:

@@ -1,0 +1,94 @@
+"""A scenario: who asks what (`[load]`), of which fleet over which line, and what was promised. One TOML file, read by the load
+generator, the simulator and the planner. Unknown names and wrong values are told with their place.
+"""
+
+import tomllib
+from pathlib import Path
+
+import msgspec
+
+from ..core.errors import PddError
+from .workload import Load
+
+
+class ScenarioError(PddError):
+    """The file is missing or wrong; the message says where."""
+
+
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of all tables."""
+
+
+class Workers(Table):
+    """Workers of one role. `chip` and the scenario's model give the cost of a step; `cost` overrides single numbers of it."""
+
+    workers: int = 1
+    chip: str = ""
+    cards: int = 8
+    chunk_tokens: int = 4096
+    max_sequences: int = 256
+    pages: int = 0  # of 64 tokens; 0: what the chip's memory leaves beside the weights, up to MOST_PAGES
+    cost: dict[str, float] = {}
+
+
+class FleetTable(Table):
+    prefill: Workers = Workers()
+    relay: Workers = Workers(workers=0)
+    main: Workers = Workers()
+    same_site: bool = False  # MD stands beside P: its KV takes the near path
+    policy: str = "one_shot"
+    relay_bound: int = 0
+    max_inflight: int = 100_000
+
+
+class LineTable(Table):
+    """The way between the sites. `flow_gbit_s`: the most one transfer gets, however idle the line (stop-and-wait); 0: no such limit."""
+
+    gbit_s: float = 20.0
+    rtt_ms: float = 20.0
+    flow_gbit_s: float = 0.0
+    order: str = "shortest"  # | fair | arrival: which waiting transfer the line serves
+    flows: int = 0  # transfers at once; more wait; 0: no limit
+    streaming: bool = True  # each chunk leaves as it is computed, or all after the last
+    compression: float = 1.0  # bytes before / after
+    near_gbit_s: float = 400.0
+
+
+class SlaTable(Table):
+    """Promised to 90 % of requests. Time to first token counts until a token after the KV's transfer where `with_transfer`."""
+
+    ttft_s: float = 10.0
+    tpot_s: float = 0.05
+    with_transfer: bool = True
+
+
+class PriceTable(Table):
+    """In one unit: a node of 8 cards by chip, and the line as a whole."""
+
+    nodes: dict[str, float] = {}
+    line: float = 0.0
+
+
+class Scenario(Table):
+    name: str
+    about: str = ""
+    load: Load
+    model: str = ""
+    fleet: FleetTable = FleetTable()
+    line: LineTable = LineTable()
+    sla: SlaTable = SlaTable()
+    price: PriceTable = PriceTable()
+    routing: dict[str, float] = {}
+    timeouts: dict[str, float] = {}
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Raises ScenarioError."""
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text()), Scenario)
+    except FileNotFoundError:
+        raise ScenarioError(f"{path}: no such scenario") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise ScenarioError(f"{path}: {error}") from error
+    except msgspec.ValidationError as error:
+        raise ScenarioError(f"{path}: {error}") from error
