@@ -278,9 +278,10 @@ def test_pages_of_a_running_sequence_are_given_back_when_its_step_ends() -> None
 def test_a_start_leaves_a_page_for_each_that_writes_already() -> None:
     batch = Batch(LIMITS, "weights")
     writer = opened(batch, "writer", [1] * 16)
-    step(batch)
-    step(batch)
-    opened(batch, "late", [2] * 32)
+    for _ in range(3):
+        step(batch)
+    assert batch.pool.free == 7
+    opened(batch, "late", [2] * 28)
     for _ in range(3):
         plan = batch.next_work()
         assert isinstance(plan, StepPlan) and [piece.sequence.key for piece in plan.slices] == [writer]
@@ -298,6 +299,24 @@ def test_pages_go_to_the_import_that_came_before_the_prefill() -> None:
     assert batch.next_work() is None, "two pages are free: the prefill would fit, but it is not its turn"
     batch.close(holder)
     assert isinstance(batch.next_work(), Import) and not batch.sequence(late).computed
+
+
+def test_imports_and_steps_take_turns() -> None:
+    batch = Batch(LIMITS, "weights")
+    opened(batch, "speaker", [1] * 5)
+    for name in ("a", "b"):
+        key = Key(RequestId(name), Epoch(1))
+        batch.open(OpenSequence(key, (2,) * 8, 8, Sampling(5), "", False))
+        batch.begin_import(key, 0, 8)
+    kinds = []
+    for _ in range(4):
+        work = batch.next_work()
+        kinds.append(type(work))
+        if isinstance(work, Import):
+            batch.finish_import(work, written=True)
+        elif work is not None:
+            batch.finish_step(work, StepResult((Sampled(1),), 0.1), 0.0)
+    assert kinds == [Import, StepPlan, Import, StepPlan]
 
 
 def step_until_idle(batch: Batch) -> None:

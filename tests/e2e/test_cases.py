@@ -80,6 +80,7 @@ def test_a_client_that_leaves_frees_everything(client: Client) -> None:
     until(lambda: not client.held())
     body = {"prompt": prompt(200, seed=4), "max_tokens": 300, "stream": True, "temperature": 0, "ignore_eos": True}
     with client.http.stream("POST", "/v1/completions", json=body, headers=hooks("P-RLD-MD", 64)) as stream:
-        next(stream.iter_lines())
+        lines = stream.iter_lines()
+        next(lines)
         until(client.held)  # the gauges do show what is held
     until(lambda: not client.held())

@@ -15,12 +15,15 @@ from ..runtime.settings import LocalSettings, child_environment, read_settings
 from .deployment import end_deployed
 from .fleet import ROOT, ROUTER_PORT, Engine, Fleet, Line
 from .line import address, change, described
+from .provide import model
 from .run_directory import RunDirectory
 from .serve import serve
 from .status import show
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 console = Console(highlight=False)
+
+app.command()(model)
 
 RunDir = Annotated[Path | None, typer.Option("--run-dir", help="Where this deployment's records and logs lie.")]
 

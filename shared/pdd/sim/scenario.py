@@ -15,11 +15,11 @@ class ScenarioError(PddError):
     """The file is missing or wrong; the message says where."""
 
 
-class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Base of all tables."""
 
 
-class Workers(Table):
+class Workers(Table, frozen=True, kw_only=True):
     """Workers of one role. `chip` and the scenario's model give the cost of a step; `cost` overrides single numbers of it."""
 
     workers: int = 1
@@ -31,7 +31,7 @@ class Workers(Table):
     cost: dict[str, float] = {}
 
 
-class FleetTable(Table):
+class FleetTable(Table, frozen=True, kw_only=True):
     prefill: Workers = Workers()
     relay: Workers = Workers(workers=0)
     main: Workers = Workers()
@@ -41,7 +41,7 @@ class FleetTable(Table):
     max_inflight: int = 100_000
 
 
-class LineTable(Table):
+class LineTable(Table, frozen=True, kw_only=True):
     """The way between the sites. `flow_gbit_s`: the most one transfer gets, however idle the line (stop-and-wait); 0: no such limit."""
 
     gbit_s: float = 20.0
@@ -54,7 +54,7 @@ class LineTable(Table):
     near_gbit_s: float = 400.0
 
 
-class SlaTable(Table):
+class SlaTable(Table, frozen=True, kw_only=True):
     """Promised to 90 % of requests. Time to first token counts until a token after the KV's transfer where `with_transfer`."""
 
     ttft_s: float = 10.0
@@ -62,14 +62,14 @@ class SlaTable(Table):
     with_transfer: bool = True
 
 
-class PriceTable(Table):
+class PriceTable(Table, frozen=True, kw_only=True):
     """In one unit: a node of 8 cards by chip, and the line as a whole."""
 
     nodes: dict[str, float] = {}
     line: float = 0.0
 
 
-class Scenario(Table):
+class Scenario(Table, frozen=True, kw_only=True):
     name: str
     about: str = ""
     load: Load
