@@ -153,7 +153,7 @@ def _facts(target: Target, scenario: Scenario, seed: int) -> dict[str, str | int
 
 def _tell(run: Run, folder: Path | None, console: Console) -> None:
     found = summarize(run)
-    console.print(_short(found))
+    console.print(_short(found), soft_wrap=True)
     if folder:
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "report.json").write_bytes(orjson.dumps(found | {"records": run.records}, option=orjson.OPT_INDENT_2))

@@ -42,7 +42,7 @@ class Watch:
         if not self.console.is_terminal:
             while True:
                 await asyncio.sleep(LOG_EVERY_S)
-                self.console.print(self._line(now(), under_way()))
+                self.console.print(self._line(now(), under_way()), soft_wrap=True)
         with Live(self._table(0.0, 0), console=self.console, auto_refresh=False) as live:
             while True:
                 await asyncio.sleep(REFRESH_S)

@@ -32,7 +32,7 @@ DTYPE = "float32"  # exact: ids may be compared to the bit
 VALUE_BYTES = 4
 FIRST_LINE = Line(40.0, 25.0)  # until the machine's pace is known
 RELAYED_STEPS = 14  # the line is so slow that RLD writes about so many tokens before the first prompt has crossed ...
-RELAYED_S = 0.8  # ... or for so long, whichever is more: a relay that saves less is not worth its price
+RELAYED_S = 0.7  # ... or for so long, whichever is more: a relay that saves less is not worth its price
 
 
 def main() -> int:

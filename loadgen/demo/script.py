@@ -5,7 +5,7 @@ The words are plain enough for a very small model, and long enough that a prompt
 
 from dataclasses import dataclass
 
-MAX_TOKENS = 56
+MAX_TOKENS = 64
 
 SYSTEM = """\
 You are Atlas, a research assistant for a school. Pupils ask you questions about nature, history and geography. You answer in
@@ -31,6 +31,9 @@ timeline(topic): the ten most important events of a topic, each with its year, i
 questions that begin with when, and for questions that ask what came first.
 
 draw_chart(title, numbers): a bar chart of a few numbers, which the pupil sees beside the conversation.
+
+spell(word): how a word is spelled, where it comes from, and how it is pronounced. Use it for names of people and places, too, and
+when a pupil has written a word in a wrong way.
 
 save_note(text): keeps a note in the pupil's folder. Use it when a pupil says that something is important or will be in a test.
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cache
 from itertools import pairwise
 from queue import SimpleQueue
 
@@ -21,6 +22,7 @@ Post = Callable[[Callable[[], None]], None]
 WAIT_S = 60  # for one piece of work of a runner with threads
 LIMITS = Limits(pages=128, page_size=16, max_sequences=24, max_context=1024, chunk_tokens=64)
 GREEDY = Sampling(max_tokens=24)
+SEEDED = Sampling(max_tokens=24, temperature=0.8, seed=7)
 COST = EngineCost(step_s=0.01, prefill_tokens_per_s=5_000.0, decode_s=0.001, import_bytes_per_s=1e6)
 
 
@@ -99,14 +101,19 @@ class Rig:
     def settle(self) -> None:
         self.run_until(self.resting)
 
-    def alone(self, ids: list[int], sampling: Sampling, prompt_len: int | None = None) -> list[int]:
+    def alone(self, ids: list[int], sampling: Sampling) -> list[int]:
         """What one engine writes that has nothing else to do."""
-        rig = Rig(self.kind)
-        desk = rig.desk(pages=256, max_context=2048, chunk_tokens=4096)
-        desk.open("alone", ids, sampling, prompt_len=prompt_len)
-        desk.speak("alone")
-        rig.settle()
-        return desk.outputs("alone")
+        return list(_alone(self.kind, tuple(ids), sampling.max_tokens, sampling.temperature, sampling.seed))
+
+
+@cache
+def _alone(kind: EngineKind, ids: tuple[int, ...], max_tokens: int, temperature: float, seed: int) -> tuple[int, ...]:
+    rig = Rig(kind)
+    desk = rig.desk(pages=256, max_context=2048, chunk_tokens=4096)
+    desk.open("alone", list(ids), Sampling(max_tokens, seed=seed, temperature=temperature))
+    desk.speak("alone")
+    rig.settle()
+    return tuple(desk.outputs("alone"))
 
 
 class Desk:

@@ -13,6 +13,7 @@ from pdd.core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
 from pdd.core.roles.main_decode import MainDecode
 from pdd.core.roles.prefill import Prefill
 from pdd.core.roles.relay_decode import RelayDecode
+from pdd.core.roles.relaying import Pen
 from pdd.core.roles.worker import Computed, Worker, Wrote
 from pdd.core.sampling import Finish, Sampling
 from pdd.core.timeouts import TimeOuts
@@ -30,6 +31,7 @@ CAST = msg.Cast(PEERS[Role.PREFILL], PEERS[Role.RELAY], PEERS[Role.MAIN])
 CARD = msg.WorkerCard("f", 4096, 8, 64, "127.0.0.1:1")
 KINDS: dict[Role, type[Worker[Any]]] = {Role.PREFILL: Prefill, Role.RELAY: RelayDecode, Role.MAIN: MainDecode}
 PHASES = [(role, phase) for role, kind in KINDS.items() for phase in type(kind.OPENING)]
+PHASES += [(role, pen) for role in (Role.PREFILL, Role.RELAY) for pen in Pen]
 
 
 def worker(role: Role) -> Worker[Any]:

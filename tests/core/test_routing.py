@@ -55,12 +55,21 @@ def test_what_waits_on_the_line_counts() -> None:
 
 
 def test_a_full_relay_costs_more() -> None:
-    full = r(load=EngineLoad(running=8))
+    full, busy_p = r(load=EngineLoad(running=8)), p(load=EngineLoad(running=4))
     prices = [
-        next(route for route in routes(200, [p()], [relay], [m()], GIVEN) if route.name == "P-RLD-MD").seconds
+        next(route for route in routes(200, [busy_p], [relay], [m()], GIVEN) if route.name == "P-RLD-MD").seconds
         for relay in (r(), full)
     ]
     assert prices[1] - prices[0] == GIVEN.full_batch_s
+
+
+def test_prefill_hosts_the_relay_where_none_has_room_and_it_has() -> None:
+    full = r(load=EngineLoad(running=8))
+    assert routes(1000, [p()], [r()], [m()], GIVEN)[0].cast.relay == r().peer
+    assert routes(1000, [p()], [full], [m()], GIVEN)[0].cast.relay == p().peer
+    assert routes(1000, [p()], [], [m()], GIVEN)[0].cast.relay == p().peer
+    busy = p(load=EngineLoad(running=4))
+    assert [route.name for route in routes(1000, [busy], [], [m()], GIVEN)] == ["P-MD"]
 
 
 def test_the_relay_is_no_end_while_a_main_decode_lives() -> None:

@@ -61,6 +61,17 @@ def test_short_answers_end_with_their_limit_and_hold_nothing(route: str, max_tok
     assert client.ids == house.baseline(client) and client.finish.reason == "length"
 
 
+@pytest.mark.parametrize("fence", [0, 1, 2, 17, 64])
+def test_a_prefill_worker_hosts_the_relay_where_there_is_none(fence: int) -> None:
+    house = ready(HouseSpec(relays=0))
+    client = house.submit(prompt(300), 200, handover_after=fence)
+    assert house.settle(), house.leftovers()
+    assert client.ids == house.baseline(client)
+    assert client.complete.report.workers["relay_decode"] == "p1"
+    assert [role for role, _, _ in speakers(client)][-1] == "main_decode"
+    assert fence in (0, client.complete.report.fence)
+
+
 def test_sixteen_at_once_over_pools_of_other_page_sizes() -> None:
     spec = HouseSpec(
         prefills=2,

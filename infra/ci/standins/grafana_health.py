@@ -1,5 +1,7 @@
 """Answers Grafana's health check, and nothing else."""
 
+import signal
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 
@@ -15,4 +17,5 @@ class Answer(BaseHTTPRequestHandler):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # the first process of a container has no default
     ThreadingHTTPServer(("0.0.0.0", 3000), Answer).serve_forever()

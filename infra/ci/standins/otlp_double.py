@@ -7,9 +7,10 @@ import argparse
 import base64
 import gzip
 import json
+import signal
 import ssl
+import sys
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -171,9 +172,10 @@ def main() -> None:
         listen(http["endpoint"], Receiver, http.get("tls"))
     listen(config["extensions"]["healthcheckv2"]["http"]["endpoint"], Health)
     listen(config["extensions"]["jaeger_query"]["http"]["endpoint"], Query)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())  # the first process of a container has no default
     print("a double of Jaeger is ready", flush=True)
     while True:
-        time.sleep(3600)
+        signal.pause()
 
 
 if __name__ == "__main__":

@@ -194,6 +194,7 @@ class WorkerCard(msgspec.Struct, frozen=True, array_like=True):
     max_sequences: int
     bytes_per_token: int
     kv_address: str = ""  # host:port where this worker takes KV
+    features: tuple[str, ...] = ()  # of core/features.py
 
 
 class Beat(Message, frozen=True, array_like=True, tag=True):

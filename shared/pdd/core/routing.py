@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from .ids import Peer
 from .messages import Cast, EngineLoad, LineState, WorkerCard
 
+HOST_FULLNESS = 0.5  # of its places: a P fuller than this hosts no relay
+
 
 @dataclass(frozen=True, slots=True)
 class RoutingSettings:
@@ -21,6 +23,7 @@ class RoutingSettings:
     step_s: float = 0.05
     chunk_tokens: int = 256  # the last chunk's bytes cannot hide behind prefill
     relay_price_s: float = 0.5  # occupying RLD, and the hand-over's extend
+    host_price_s: float = 0.25  # P hosting the relay: its decodes slow its prefills
     full_batch_s: float = 1.0  # what a full batch at RLD or MD is worth
     main_alone_tokens: int = 0  # MD may prefill up to so many missing tokens itself
     unlearned_price: float = 0.3  # P does not see what MD prefills, and pays in a later turn: weight of those seconds
@@ -73,6 +76,8 @@ def routes(
             found.append(_direct(prompt, p, m, given))
             if r:
                 found.append(_relayed(prompt, p, r, m, given))
+            if p.fullness < HOST_FULLNESS:
+                found.append(_relayed(prompt, p, p, m, given))
             if 0 < prompt - m.hit <= given.main_alone_tokens:
                 found.append(_main_alone(prompt, p, m, given))
         if not mains and r:
@@ -122,8 +127,11 @@ def _direct(prompt: int, p: Candidate, m: Candidate, given: RoutingSettings) -> 
 
 def _relayed(prompt: int, p: Candidate, r: Candidate, m: Candidate | None, given: RoutingSettings) -> Route:
     terms = _prefill_terms(prompt, p, given)
-    missed = max(0, prompt - r.hit)
-    terms["near"] = line_seconds(p, r, min(missed, given.chunk_tokens), given)
+    if r is p:
+        terms["host_price"] = given.host_price_s
+    else:
+        missed = max(0, prompt - r.hit)
+        terms["near"] = line_seconds(p, r, min(missed, given.chunk_tokens), given)
     terms["relay_step"] = _step(r, given)
     terms["relay_load"] = r.fullness * given.full_batch_s
     terms["relay_price"] = given.relay_price_s

@@ -22,6 +22,7 @@ class Sampling(msgspec.Struct, frozen=True, omit_defaults=True):
     min_tokens: int = 0  # no end token before this many outputs
     stop_token_ids: tuple[int, ...] = ()  # the model's own end tokens included, unless ignore_eos
     logprobs: int = -1  # -1: none; k: the chosen token's and the k best
+    grammar: str = ""  # what the outputs must spell, see core/grammar.py; rebuilt from the ids at every speaker
 
 
 class TokenLogprobs(msgspec.Struct, frozen=True, array_like=True):

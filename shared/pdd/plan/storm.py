@@ -90,7 +90,7 @@ class Storm:
         )
         spec = HouseSpec(
             prefills=pick([1, 2]),
-            relays=pick([1, 2]),
+            relays=pick([0, 1, 2]),
             mains=pick([1, 2]),
             engines={Role.PREFILL: engine, Role.RELAY: engine, Role.MAIN: engine},
             script=script,

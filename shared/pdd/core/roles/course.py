@@ -36,6 +36,7 @@ class Course:
     base: int = 0
     out: list[int] = field(default_factory=list)
     waiting: dict[int, Buffered] = field(default_factory=dict)
+    ending: tuple[int, Finish] | None = None  # an end after so many outputs that came without one of its own
     pen: Role = Role.PREFILL
     whole: dict[Role, None] = field(default_factory=dict)
     yielded: Yield | None = None
@@ -68,17 +69,29 @@ class Course:
     def role_of(self, peer: Peer) -> Role | None:
         return next((role for role, member in self.cast.items() if member == peer), None)
 
+    @property
+    def hosted(self) -> bool:
+        """P is its own relay."""
+        return Role.RELAY in self.cast and self.cast[Role.RELAY] == self.cast.get(Role.PREFILL)
+
+    def speaker(self, sender: Peer, written: Written) -> Role | None:
+        """Which role wrote this: a hosting P is the relay after token 0."""
+        role = self.role_of(sender)
+        return Role.RELAY if self.hosted and role is Role.PREFILL and written.stop > self.base + 1 else role
+
     def matters(self, role: Role) -> bool:
         """Would losing this member now cost the client anything?"""
-        if role is Role.PREFILL:
+        if role is Role.PREFILL and not self.hosted:
             first = Role.RELAY if Role.RELAY in self.cast else Role.MAIN
             return first not in self.whole and self.pen is not Role.MAIN
-        if role is Role.RELAY:
+        if role is not Role.MAIN:
             return self.pen is not Role.MAIN
         return Role.RELAY not in self.cast or self.pen is Role.MAIN
 
     def take(self, written: Written, speaker: Role) -> None:
         """Buffer outputs; those known already are skipped."""
+        if written.finish and not written.ids:
+            self.ending = written.start, written.finish
         for offset, token in enumerate(written.ids):
             index = written.start + offset
             if index >= len(self.out) and index not in self.waiting:

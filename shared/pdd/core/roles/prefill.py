@@ -1,6 +1,7 @@
 """P: computes what is missing of the prompt's KV, sends each chunk as it is computed to whoever holds a ticket, speaks token 0.
 
 The engine's pages are held until every receiver of the cast has answered the closing frame; the ids until the router's Release.
+Where the cast names P as its own relay, it goes on from token 1 by `relaying`, without a near transfer.
 """
 
 from dataclasses import dataclass, field
@@ -20,8 +21,9 @@ from ..effects import (
 )
 from ..events import KvAcked, KvCloseAcked, SequenceOpened, SequenceRefused, TransferFailed
 from ..ids import Peer, TransferId
-from ..messages import Assignment, KvDelivered, StartPrefill, StopSending, Ticket
-from .worker import Computed, Held, Worker, Wrote
+from ..messages import Assignment, Cut, KvDelivered, MainReady, StartPrefill, StopSending, Ticket
+from .relaying import Pen, Relay, RelayHeld
+from .worker import Computed, Wrote
 
 
 class Phase(Enum):
@@ -46,18 +48,28 @@ class Outgoing:
 
 
 @dataclass(slots=True)
-class Prefilling(Held):
+class Prefilling(RelayHeld):
     outgoing: dict[Peer, Outgoing] = field(default_factory=dict)
     gone: dict[Peer, None] = field(default_factory=dict)  # receivers that left the cast
     chunk_at: float = 0.0
 
 
-class Prefill(Worker[Prefilling]):
+class Prefill(Relay[Prefilling]):
     OPENING = Phase.OPENING
     COMMAND = StartPrefill
 
     def make(self, command: Assignment, router: Peer) -> Prefilling:
-        return Prefilling(command, router, Phase.OPENING, self.now, self.now)
+        held = Prefilling(command, router, Phase.OPENING, self.now, self.now)
+        held.relay.no_main = command.cast.main is None
+        return held
+
+    def hosts(self, held: Prefilling) -> bool:
+        """Is the relay here, on the pages that prefill wrote?"""
+        return held.command.cast.relay == self.me
+
+    def receivers(self, held: Prefilling) -> list[Peer]:
+        cast = held.command.cast
+        return [peer for peer in (cast.relay, cast.main) if peer and peer != self.me and peer not in held.gone]
 
     def let_go(self, held: Prefilling) -> None:
         for out in held.outgoing.values():
@@ -93,16 +105,21 @@ class Prefill(Worker[Prefilling]):
         self.speak(held.router, event.written)
         self.emit(Count("pdd_tokens_written_total", (("role", self.me.role),)))
         self.span(held, "prefill", held.opened_at, prompt_tokens=len(held.command.ids), hit=held.have)
-        self.enter(held, Phase.SPOKEN)
+        if held.finish or not self.hosts(held):
+            self.enter(held, Phase.SPOKEN)
+        else:
+            self.begin_relay(held)
         for out in held.outgoing.values():
             self._offer(held, out)
+
+    def work(self, held: Prefilling) -> None:
+        self.work_relay(held)
 
     # -- transfers ----------------------------------------------------------------------------------------------------
 
     def ticket(self, held: Prefilling, sender: Peer, ticket: Ticket) -> None:
         """The truth about what a receiver lacks. A repeat of what is under way is ignored; a break or a higher serial starts anew."""
-        cast = held.command.cast
-        if sender not in (cast.relay, cast.main) or sender in held.gone:
+        if sender not in self.receivers(held):
             return self.drop("cast")
         out = held.outgoing.get(sender)
         if out and (ticket.serial < out.ticket.serial or (ticket.serial == out.ticket.serial and not out.broken)):
@@ -138,7 +155,8 @@ class Prefill(Worker[Prefilling]):
             if max(start, ready) < stop:
                 waiting.append((max(start, ready), stop))
         out.missing = waiting
-        if held.whole and not held.finish and not waiting:
+        ended_by_us = held.finish and len(held.out) == held.base + 1
+        if held.whole and not ended_by_us and not waiting:
             out.closing = True
             token_0 = held.outputs(held.base, held.base + 1)
             self.emit(CloseTransfer(out.ticket.transfer, encode_written(token_0)))
@@ -163,9 +181,8 @@ class Prefill(Worker[Prefilling]):
         self._close_when_sent(held)
 
     def _close_when_sent(self, held: Prefilling) -> None:
-        cast = held.command.cast
-        receivers = [peer for peer in (cast.relay, cast.main) if peer and peer not in held.gone]
-        if held.whole and all(peer in held.outgoing and held.outgoing[peer].done for peer in receivers):
+        sent = all(peer in held.outgoing and held.outgoing[peer].done for peer in self.receivers(held))
+        if held.phase is Phase.SPOKEN and sent:
             self.enter(held, Phase.SENT)
             self.emit(CloseSequence(held.key))
 
@@ -182,10 +199,10 @@ class Prefill(Worker[Prefilling]):
         if out:
             self.emit(CancelTransfer(out.ticket.transfer))
             self.by_transfer.pop(out.ticket.transfer, None)
-        if held.phase is Phase.SPOKEN:
-            self._close_when_sent(held)
+        self._close_when_sent(held)
 
     ROWS: ClassVar = {
+        **Relay.RELAY_ROWS,
         (Phase.OPENING, SequenceOpened): "opened",
         (Phase.OPENING, SequenceRefused): "refused",
         (Phase.OPENING, Ticket): "ticket",  # receivers may be quicker than our own engine
@@ -195,7 +212,7 @@ class Prefill(Worker[Prefilling]):
         (Phase.COMPUTING, Wrote): "wrote",
         **{
             (phase, event): name
-            for phase in (Phase.COMPUTING, Phase.SPOKEN)
+            for phase in (Phase.COMPUTING, Phase.SPOKEN, *Pen)
             for event, name in (
                 (Ticket, "ticket"),
                 (StopSending, "stop_sending"),
@@ -204,6 +221,9 @@ class Prefill(Worker[Prefilling]):
                 (TransferFailed, "failed"),
             )
         },
+        # A hosted relay may be asked for a cut before token 0 is out; MD cannot be whole then, and would say it again.
+        **{(phase, MainReady): "late" for phase in (Phase.OPENING, Phase.COMPUTING)},
+        **{(phase, Cut): "cut" for phase in (Phase.OPENING, Phase.COMPUTING)},
         (Phase.SPOKEN, Computed): "late",  # a step that held the sequence once more
         (Phase.SENT, Computed): "late",
         (Phase.SENT, Ticket): "late",  # sent before our last frame reached its sender

@@ -23,7 +23,8 @@ from ..events import (
 )
 from ..ids import TransferId
 from ..messages import Ticket, Written
-from .worker import Computed, Held, Worker
+from .relaying import RelayHeld
+from .worker import Computed, Worker
 
 
 def missing_ranges(start: int, stop: int, landed: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
@@ -50,7 +51,7 @@ def add_range(landed: list[tuple[int, int]], start: int, stop: int) -> list[tupl
 
 
 @dataclass(slots=True)
-class Filling(Held):
+class Filling(RelayHeld):
     transfer: TransferId = TransferId("")
     address: str = ""
     serial: int = 0

