@@ -1,6 +1,6 @@
 # Everything a newcomer types. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test lint clean
+.PHONY: help setup demo up down test lint certs clean
 
 # The oldest Python that serves, if it is here; else whatever python3 is (checked below).
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
@@ -44,6 +44,9 @@ lint: setup ## Format, style, types, and who may import whom
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+certs: ## Make a development CA and credentials for both sites (ARGS="--help")
+	$(PYTHON) infra/certs/make.py $(ARGS)
 
 clean: ## Remove the environment and caches
 	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

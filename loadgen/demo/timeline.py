@@ -19,6 +19,7 @@ TERMS = {
     "relay_step": "RLD's step",
     "relay_load": "RLD's load",
     "relay_price": "price of RLD",
+    "host_price": "price of P as host",
     "main_load": "MD's load",
     "line_share": "line's share",
     "load": "load",

@@ -1,4 +1,4 @@
-"""What the demo has shown, or not: five checks, and a table of what a client and the line felt."""
+"""What the demo has shown, or has not: five checks, and a table of what a client and the line felt."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,21 +16,28 @@ class Check:
 
 
 def checks(played: Sequence[Played], alone: Sequence[Sequence[int]]) -> list[Check]:
+    count = len(played)
     routes = [one.report["route"] for one in played]
     handed = [one for one in played if {"relay_decode", "main_decode"} <= {role for role, _, _ in one.report["spoke"]}]
     later = [one for one in played[1:] if one.hit("main_decode") > 0]
-    equal = sum(one.ids == list(ids) for one, ids in zip(played, alone, strict=True))
-    tokens = sum(len(one.ids) for one in played)
     return [
-        Check(f"{routes.count('P-MD')} went P-MD", "P-MD" in routes),
+        Check(f"{routes.count('P-MD')} of {count} requests went P-MD", "P-MD" in routes),
         Check(f"{routes.count('P-RLD-MD')} went P-RLD-MD", "P-RLD-MD" in routes),
-        Check(f"{len(handed)} changed the speaker from RLD to MD in the middle of the answer", bool(handed)),
-        Check(f"{len(later)} found a part of the prompt in MD's cache", bool(later)),
-        Check(
-            f"{equal} of {len(played)} answers ({tokens} tokens) are, id by id, what one engine alone writes",
-            equal == len(played) > 0,
-        ),
+        Check(f"{len(handed)} times the pen passed from RLD to MD in the middle of an answer", bool(handed)),
+        Check(f"{len(later)} later requests found a part of their prompt in MD's cache", bool(later)),
+        _equality(played, alone),
     ]
+
+
+def _equality(played: Sequence[Played], alone: Sequence[Sequence[int]]) -> Check:
+    tokens = sum(len(one.ids) for one in played)
+    wrong = [
+        f"answer {number} differs from token {first_difference(one.ids, ids)} on"
+        for number, (one, ids) in enumerate(zip(played, alone, strict=True), start=1)
+        if one.ids != list(ids)
+    ]
+    said = f"all {len(played)} answers ({tokens} tokens) are, id by id, what one engine alone writes"
+    return Check("; ".join(wrong) or said, bool(played) and not wrong)
 
 
 def first_difference(served: Sequence[int], alone: Sequence[int]) -> int:
@@ -46,6 +53,8 @@ def show(played: Sequence[Played], held: Sequence[Check], bytes_per_token: int, 
     console.print(_table(played, bytes_per_token))
     for check in held:
         console.print(f"  [green]yes[/green]  {check.said}" if check.held else f"  [red]NO[/red]   {check.said}")
+    whole = all(check.held for check in held)
+    console.print("[green]All of it held.[/green]" if whole else "[red]Not all of it held.[/red]")
 
 
 def _table(played: Sequence[Played], bytes_per_token: int) -> Table:

@@ -98,6 +98,13 @@ class ScriptedRunner:
         self._pages: dict[int, array[int]] = {}
         self._totals: dict[int, tuple[int, int]] = {}  # page -> (its index in the sequence, total of its KV)
 
+    @property
+    def features(self) -> tuple[str, ...]:
+        return ()
+
+    def refuses(self, sampling: Sampling) -> str:
+        return "no_grammar" if sampling.grammar else ""
+
     def run(self, plan: StepPlan, done: Callable[[StepResult], None]) -> None:
         sampled = tuple(one for one in map(self._compute, plan.slices) if one is not None)
         seconds = self._cost.seconds(plan)

@@ -11,10 +11,11 @@ from typing import Protocol
 from ..core import effects as fx
 from ..core.batch import Batch, Limits
 from ..core.errors import EngineError
-from ..core.events import KvImported, KvImportFailed
+from ..core.events import KvImported, KvImportFailed, SequenceRefused
 from ..core.ids import BlockHash, Key
 from ..core.member import Import
 from ..core.messages import EngineLoad
+from ..core.sampling import Sampling
 from ..core.steps import StepPlan, StepResult
 from ..ports import Clock, KvChunk, KvShape, Sink
 
@@ -24,6 +25,13 @@ class Runner(Protocol):
 
     @property
     def kv_shape(self) -> KvShape: ...
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """Of core/features.py."""
+
+    def refuses(self, sampling: Sampling) -> str:
+        """Why such outputs cannot be drawn here; empty if they can."""
 
     def run(self, plan: StepPlan, done: Callable[[StepResult], None]) -> None: ...
 
@@ -48,6 +56,10 @@ class SteppingEngine:
         return self._runner.kv_shape
 
     @property
+    def features(self) -> tuple[str, ...]:
+        return self._runner.features
+
+    @property
     def fingerprint(self) -> str:
         return self._batch.fingerprint
 
@@ -69,7 +81,8 @@ class SteppingEngine:
     # -- the port -----------------------------------------------------------------------------------------------------
 
     def open(self, effect: fx.OpenSequence) -> None:
-        self._sink(self._batch.open(effect))
+        reason = self._runner.refuses(effect.sampling)
+        self._sink(SequenceRefused(effect.key, reason) if reason else self._batch.open(effect))
 
     def append_ids(self, effect: fx.AppendIds) -> None:
         self._batch.append_ids(effect)

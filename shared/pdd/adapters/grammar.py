@@ -5,6 +5,7 @@ and the same text and outputs make the same constraint everywhere.
 """
 
 import json
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -13,6 +14,8 @@ from pathlib import Path
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
 from ..core.errors import EngineError
+
+log = logging.getLogger(__name__)
 
 MOST_COMPILED = 64  # an agent's requests repeat their tools: the last grammars are kept
 SILENT = 0
@@ -69,7 +72,7 @@ class Grammars:
 
     def __init__(self, tokenizer: str, end: int) -> None:
         """`tokenizer`: a tokenizer.json's content; `end`: any token that ends an answer. EngineError: llguidance cannot read it."""
-        self._end = end
+        self.end = end
         try:
             self._tokenizer = LLTokenizer(tokenizer, eos_token=end)
         except Exception as error:  # the library raises nothing narrower
@@ -84,7 +87,7 @@ class Grammars:
             compiled = self._compiled.get(text)
             if compiled is not None:
                 self._compiled.move_to_end(text)
-        return Constraint((compiled or self._compile(text)).deep_copy(), self._end)
+        return Constraint((compiled or self._compile(text)).deep_copy(), self.end)
 
     def _compile(self, text: str) -> LLMatcher:
         matcher = LLMatcher(self._tokenizer, text, log_level=SILENT, limits=self._limits)
@@ -97,14 +100,13 @@ class Grammars:
         return matcher
 
 
-def grammars_of(model_dir: Path) -> Grammars:
-    """For the tokenizer in a Hugging Face folder. EngineError: it has none that can be used."""
+def grammars_of(model_dir: Path) -> Grammars | None:
+    """For the tokenizer in a Hugging Face folder. None, and a line in the log, where that cannot be had: then answers are free."""
     try:
-        tokenizer = (model_dir / "tokenizer.json").read_text(encoding="utf-8")
-        end = _end_token(model_dir)
-    except (OSError, ValueError) as error:
-        raise EngineError(f"no grammars for {model_dir}: {error}") from error
-    return Grammars(tokenizer, end)
+        return Grammars((model_dir / "tokenizer.json").read_text(encoding="utf-8"), _end_token(model_dir))
+    except (OSError, ValueError, EngineError) as error:
+        log.warning("no grammars for %s: %s", model_dir, error)
+        return None
 
 
 def _end_token(model_dir: Path) -> int:

@@ -3,7 +3,7 @@
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from types import TracebackType
 from typing import Any
@@ -34,10 +34,13 @@ class DeploymentError(PddError):
 
 
 class Deployment:
-    """`with Deployment(fleet, run) as running:` serves inside and leaves nothing behind, whatever happens."""
+    """`with Deployment(fleet, run) as running:` serves inside and leaves nothing behind, whatever happens.
 
-    def __init__(self, fleet: Fleet, run: RunDirectory) -> None:
-        self.fleet, self.run = fleet, run
+    `later` names workers that `start` leaves out and `begin` may add while requests are served.
+    """
+
+    def __init__(self, fleet: Fleet, run: RunDirectory, later: Collection[str] = ()) -> None:
+        self.fleet, self.run, self.later = fleet, run, tuple(later)
         self.parts: list[Part] = []
         self._children: dict[int, subprocess.Popen[bytes]] = {}
         self._deployed = Deployed()
@@ -54,14 +57,29 @@ class Deployment:
         )
         until = time.monotonic() + ready_s
         try:
-            for _, gate in groupby(self.parts, key=lambda part: part.gate):
+            begun: list[Part] = []
+            now = [part for part in self.parts if part.name not in self.later]
+            for _, gate in groupby(now, key=lambda part: part.gate):
                 together = list(gate)
                 for part in together:
                     self._spawn(part)
-                self._await(together, until, progress)
+                begun += together
+                self._await(together, begun, until, progress, self._unheard)
         except BaseException:
             self.stop()
             raise
+
+    def begin(self, name: str, ready_s: float = READY_S) -> None:
+        """Start one part that was left out or has ended, under its name and on its ports. Returns when it is ready."""
+        part = next(part for part in self.parts if part.name == name)
+        old = [record for record in self._deployed.processes if record.name == name]
+        self._reap()
+        if any(alive(record) for record in old):
+            raise DeploymentError(f"{name} runs already")
+        left = tuple(record for record in self._deployed.processes if record.name != name)
+        self._deployed = msgspec.structs.replace(self._deployed, processes=left)
+        self._spawn(part)
+        self._await([part], [part], time.monotonic() + ready_s)
 
     def stop(self) -> list[str]:
         """In the reverse order of starting. Returns the names of those that had to be killed."""
@@ -120,13 +138,21 @@ class Deployment:
         self._deployed = msgspec.structs.replace(self._deployed, processes=(*self._deployed.processes, record))
         self.run.write(self._deployed)
 
-    def _await(self, parts: Sequence[Part], until: float, progress: Progress) -> None:
+    def _await(
+        self,
+        parts: Sequence[Part],
+        living: Sequence[Part],
+        until: float,
+        progress: Progress = lambda waiting: None,
+        also: Callable[[], list[str]] = list,
+    ) -> None:
+        """Until `parts` are ready and `also` names nothing. That one of `living` ends meanwhile is an error."""
         waiting = list(parts)
         while True:
-            for part in self.parts[: len(self._deployed.processes)]:
+            for part in living:
                 self._must_live(part)
             waiting = [part for part in waiting if not is_ready(part)]
-            names = [part.name for part in waiting] or self._unheard()
+            names = [part.name for part in waiting] or also()
             progress(names)
             if not names:
                 return
@@ -137,9 +163,9 @@ class Deployment:
 
     def _unheard(self) -> list[str]:
         """After the last gate a request must find every worker."""
-        if len(self._deployed.processes) < len(self.parts):
+        if len(self._deployed.processes) < len(self.parts) - len(self.later):
             return []
-        workers = sum(self.fleet.workers.values())
+        workers = sum(self.fleet.workers.values()) - len(self.later)
         status = router_status(self._deployed.router)
         heard = (
             sum(worker["alive"] for worker in status["workers"] if worker["role"] in self.fleet.workers)

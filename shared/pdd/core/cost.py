@@ -11,26 +11,44 @@ from .steps import StepPlan, StepResult
 class EngineCost:
     """Seconds of one step of one model on one chip.
 
-    A step costs its overhead, its compute (slices longer than one token) and its memory traffic (decodes), in a row.
+    A step costs its overhead, then the larger of reading the weights and computing the linear layers of slices longer than one token,
+    then attention: by pairs for these, by memory traffic for decodes. Of the routed experts are read those that some token meets.
     """
 
-    step_s: float  # weights read once, launches, sampling
+    step_s: float  # launches, sampling, communication; the weights too where `weights_s` is 0
     prefill_tokens_per_s: float  # linear layers
     attention_s_per_pair: float = 0.0  # per (computed token, token it attends to): the quadratic term of prefill
     decode_s: float = 0.0  # per decoding sequence
     kv_read_s_per_token: float = 0.0  # per token of context that a decode reads
     import_bytes_per_s: float = 10e9  # staging memory into pages
+    weights_s: float = 0.0  # reading what every step reads
+    experts_s: float = 0.0  # reading all routed experts
+    expert_share: float = 0.0  # of the experts that one token meets
 
     def seconds(self, plan: StepPlan) -> float:
-        total = self.step_s
+        prefilled = decodes = read = 0
+        pairs = 0.0
         for part in plan.slices:
             tokens = part.stop - part.start
             if tokens == 1:
-                total += self.decode_s + part.stop * self.kv_read_s_per_token
+                decodes += 1
+                read += part.stop
             else:
-                pairs = tokens * (part.start + part.stop + 1) / 2
-                total += tokens / self.prefill_tokens_per_s + pairs * self.attention_s_per_pair
-        return total
+                prefilled += tokens
+                pairs += tokens * (part.start + part.stop + 1) / 2
+        return self.seconds_of(prefilled, pairs, decodes, read)
+
+    def seconds_of(self, prefilled: int, pairs: float, decodes: int, read: int) -> float:
+        """`prefilled` tokens in slices with so many (token, token it attends to) `pairs`; `decodes` that `read` tokens of context."""
+        weights = self.weights_s + self.experts_s * (1 - (1 - self.expert_share) ** (prefilled + decodes))
+        linear = max(weights, prefilled / self.prefill_tokens_per_s)
+        return (
+            self.step_s
+            + linear
+            + pairs * self.attention_s_per_pair
+            + decodes * self.decode_s
+            + read * self.kv_read_s_per_token
+        )
 
 
 # Orders of magnitude, to be replaced by measured rows.

@@ -6,6 +6,7 @@ The same machines as live, with the world replaced. Workers can be killed, resta
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import combinations
 from typing import Any
 
 from ..adapters.bus_memory import MemoryHub
@@ -55,14 +56,15 @@ class EngineSpec:
 
 @dataclass(frozen=True, slots=True)
 class HouseSpec:
-    """How many of each role stand where, and what lies between."""
+    """How many of each role stand where, and what lies between. `engines` goes by a worker's name, else by its role."""
 
     prefills: int = 1
     relays: int = 1
     mains: int = 1
     site_a: str = "a"
     site_b: str = "b"
-    engines: dict[Role, EngineSpec] = field(default_factory=dict)
+    sites: dict[str, str] = field(default_factory=dict)  # workers, by name, that stand elsewhere than their role does
+    engines: dict[str, EngineSpec] = field(default_factory=dict)
     script: Script = Script(mean_outputs=0)
     kv_shape: KvShape = SMALL_SHAPE
     line_bytes_per_s: float = 4000.0
@@ -150,8 +152,7 @@ class House:
         self.check = check
         self.hub = MemoryHub(self.world, self.world.rng, self._bus_delay)
         self.lines = MemoryLines(self.world)
-        self.lines.shape(self.spec.site_a, self.spec.site_b, self.spec.line_bytes_per_s, self.spec.line_rtt_s)
-        self.lines.shape(self.spec.site_a, self.spec.site_a, self.spec.near_bytes_per_s, 0.0001)
+        self._shape_lines()
         self.clients = Clients(self.world.now)
         self.processes: dict[str, Process] = {}
         self._lives: dict[str, int] = {}
@@ -165,6 +166,16 @@ class House:
         workers = [(role, f"{letter}{i}") for role, letter, count in counts for i in range(1, count + 1)]
         return [(Role.INDEX, "index"), (Role.ROUTER, "router"), *workers]
 
+    @property
+    def sites(self) -> list[str]:
+        return sorted({self.spec.site_a, self.spec.site_b, *self.spec.sites.values()})
+
+    def _shape_lines(self) -> None:
+        for site in self.sites:
+            self.lines.shape(site, site, self.spec.near_bytes_per_s, 0.0001)
+        for site, other in combinations(self.sites, 2):
+            self.lines.shape(site, other, self.spec.line_bytes_per_s, self.spec.line_rtt_s)
+
     def _bus_delay(self, sender: Peer, receiver: Peer) -> float:
         return self.spec.bus_delay_s if sender.site == receiver.site else self.spec.line_rtt_s / 2
 
@@ -173,8 +184,8 @@ class House:
     def boot(self, role: Role, name: str) -> Process:
         """Start a process, or start it again under its name: a new incarnation."""
         life = self._lives[name] = self._lives.get(name, 0) + 1
-        site = self.spec.site_b if role is Role.MAIN else self.spec.site_a
-        me = Peer(site, role, name, life)
+        home = self.spec.site_b if role is Role.MAIN else self.spec.site_a
+        me = Peer(self.spec.sites.get(name, home), role, name, life)
         make = {Role.ROUTER: self._router, Role.INDEX: self._index}.get(role, partial(self._worker, role=role))
         process = make(me)
         process.node.check = self.check
@@ -219,7 +230,8 @@ class House:
         return process
 
     def _worker(self, me: Peer, role: Role) -> Process:
-        spec, engine_spec = self.spec, self.spec.engines.get(role, EngineSpec())
+        spec = self.spec
+        engine_spec = spec.engines.get(me.name) or spec.engines.get(role) or EngineSpec()
         address = f"{me.name}.{me.incarnation}:kv"
         card = WorkerCard(
             FINGERPRINT, engine_spec.max_context, engine_spec.max_sequences, spec.kv_shape.bytes_per_token, address

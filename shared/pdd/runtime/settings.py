@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from pydantic import DirectoryPath, Field, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from ..core.blocks import HASH_BLOCK
@@ -132,7 +133,7 @@ def read_settings(kind: type[S]) -> S:
     try:
         settings = kind()
     except ValidationError as error:
-        wrong += [f"{_variable(item['loc'])}: {item['msg']} (it is {item['input']!r})" for item in error.errors()]
+        wrong += [_story(item) for item in error.errors()]
         raise SettingsError(_report(wrong)) from None
     if wrong:
         raise SettingsError(_report(wrong))
@@ -147,6 +148,13 @@ def child_environment(values: dict[str, str]) -> dict[str, str]:
 
 def known_names() -> list[str]:
     return sorted({name for kind in ALL_SETTINGS for name in _names_of(kind)})
+
+
+def _story(item: ErrorDetails) -> str:
+    name = _variable(item["loc"])
+    if item["type"] == "missing":
+        return f"{name}: is required and not set"
+    return f"{name}: {item['msg']} (it is {item['input']!r})"
 
 
 def _one_of(table: Mapping[str, object], name: str) -> str:

@@ -7,6 +7,7 @@ from ...core.batch import Batch, Limits
 from ...core.errors import EngineError
 from ...ports import Clock, Sink
 from ..engine_steps import SteppingEngine
+from ..grammar import grammars_of
 
 
 def create_torch(
@@ -31,6 +32,7 @@ def create_torch(
     `max_context` 0: what the model and the pool allow. `post` runs an action on the loop's thread.
     EngineError: the model cannot be served, or the pool is too small to serve anything.
     """
+    from .grammar import Masks
     from .model import PagedModel
     from .pages import KvPages
     from .runner import TorchRunner
@@ -41,6 +43,8 @@ def create_torch(
         raise EngineError(f"{memory_bytes} bytes hold no page of {page_size} tokens")
     context = max_context or min(model.max_context, pages * page_size)
     limits = Limits(pages, page_size, max_sequences, context, chunk_tokens)
-    runner = TorchRunner(model, KvPages(model.kv_shape, pages, page_size, device), post, threads)
+    grammars = grammars_of(model_dir)
+    masks = Masks(grammars, 2 * max_sequences) if grammars else None
+    runner = TorchRunner(model, KvPages(model.kv_shape, pages, page_size, device), post, threads, masks)
     runner.warm_up()
     return SteppingEngine(Batch(limits, fingerprint), runner, sink, clock)

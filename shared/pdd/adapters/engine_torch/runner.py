@@ -10,11 +10,13 @@ from time import perf_counter
 
 import torch
 
+from ...core.features import GRAMMAR
 from ...core.ids import Epoch, Key, RequestId
 from ...core.sampling import Sampling
 from ...core.steps import Sequence, Slice, StepPlan, StepResult
 from ...ports import KvChunk, KvShape
 from .attention import lay_tables
+from .grammar import Masks
 from .model import PagedModel
 from .pages import KvPages, check
 from .sampler import sample_rows
@@ -23,12 +25,23 @@ Post = Callable[[Callable[[], None]], None]
 
 
 class TorchRunner:
-    def __init__(self, model: PagedModel, kv: KvPages, post: Post, threads: int) -> None:
+    def __init__(self, model: PagedModel, kv: KvPages, post: Post, threads: int, masks: Masks | None = None) -> None:
         self.kv_shape: KvShape = kv.shape
+        self._masks = masks
         self._model = model
         self._kv = kv
         self._post = post
         self._worker = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        return () if self._masks is None else (GRAMMAR,)
+
+    def refuses(self, sampling: Sampling) -> str:
+        """A grammar is compiled here, so that no step has to."""
+        if not sampling.grammar:
+            return ""
+        return "no_grammar" if self._masks is None else self._masks.refuses(sampling.grammar)
 
     def run(self, plan: StepPlan, done: Callable[[StepResult], None]) -> None:
         def work() -> Callable[[], None]:
@@ -81,7 +94,7 @@ class TorchRunner:
         ids = [token for part in plan.slices for token in part.sequence.ids[part.start : part.stop]]
         asking = [(span.last - 1, part) for span, part in zip(tables.spans, plan.slices, strict=True) if part.sample]
         logits = self._model.logits(ids, positions, tables, [row for row, _ in asking])
-        sampled = sample_rows(logits, [part for _, part in asking])
+        sampled = sample_rows(logits, [part for _, part in asking], self._masks)
         return StepResult(sampled, perf_counter() - began)
 
 

@@ -1,7 +1,8 @@
 """From a row of logits to a token: a pure function of the row, the request's `Sampling`, its ids, and the output index.
 
 The one random number for output index i comes from (seed, i) alone, so whoever speaks next draws what the last one would have.
-Order: logit_bias, min_tokens, penalties; then the best id (lowest wins a tie), or temperature, min_p, top_k, top_p and a draw.
+Order: logit_bias, min_tokens, penalties, the grammar's mask; then the best id (lowest wins a tie), or temperature, min_p, top_k,
+top_p and a draw. Log probabilities are those of the untouched row.
 """
 
 from collections.abc import Sequence
@@ -12,10 +13,14 @@ from torch import Tensor
 
 from ...core.sampling import Sampling, TokenLogprobs
 from ...core.steps import Sampled, Slice
+from .grammar import Masks
 
 
-def sample_rows(logits: Tensor, slices: Sequence[Slice]) -> tuple[Sampled, ...]:
-    """One row of `logits` [rows, vocabulary] for each slice. Plainly greedy rows cost one argmax together."""
+def sample_rows(logits: Tensor, slices: Sequence[Slice], masks: Masks | None = None) -> tuple[Sampled, ...]:
+    """One row of `logits` [rows, vocabulary] for each slice. Plainly greedy rows cost one argmax together.
+
+    `masks` is needed where a sequence has a grammar.
+    """
     best = logits.argmax(dim=-1).tolist() if slices else []
     sampled = []
     for row, part in enumerate(slices):
@@ -23,20 +28,33 @@ def sample_rows(logits: Tensor, slices: Sequence[Slice]) -> tuple[Sampled, ...]:
         if plainly_greedy(sequence.sampling, index):
             sampled.append(Sampled(best[row]))
         else:
-            sampled.append(draw(logits[row], sequence.sampling, sequence.ids, sequence.prompt_len, index))
+            allowed = None
+            if sequence.sampling.grammar:
+                assert masks is not None, "an engine without grammars opens no such sequence"
+                allowed = masks.allowed(sequence, index, logits.shape[-1])
+            sampled.append(draw(logits[row], sequence.sampling, sequence.ids, sequence.prompt_len, index, allowed))
     return tuple(sampled)
 
 
 def plainly_greedy(sampling: Sampling, index: int) -> bool:
-    return sampling.temperature <= 0 and sampling.logprobs < 0 and not _adjusts(sampling, index)
+    return (
+        sampling.temperature <= 0 and sampling.logprobs < 0 and not sampling.grammar and not _adjusts(sampling, index)
+    )
 
 
-def draw(logits: Tensor, sampling: Sampling, ids: list[int], prompt_len: int, index: int) -> Sampled:
-    """Output `index` of a sequence with prompt ids[:prompt_len] and its earlier outputs after that; later ids are ignored."""
+def draw(
+    logits: Tensor, sampling: Sampling, ids: list[int], prompt_len: int, index: int, allowed: Tensor | None = None
+) -> Sampled:
+    """Output `index` of a sequence with prompt ids[:prompt_len] and its earlier outputs after that; later ids are ignored.
+
+    `allowed` [vocabulary]: what the grammar lets it write, at least one token.
+    """
     raw = logits.float().cpu()
     adjusted = raw
     if _adjusts(sampling, index):
         adjusted = _adjust(raw, sampling, ids[: prompt_len + index], prompt_len, index)
+    if allowed is not None:
+        adjusted = _constrain(adjusted, raw, allowed)
     greedy = sampling.temperature <= 0
     token = int(adjusted.argmax()) if greedy else _pick(adjusted, sampling, uniform(sampling.seed, index))
     return Sampled(token, _logprobs(raw, token, sampling.logprobs))
@@ -76,6 +94,12 @@ def _adjust(raw: Tensor, sampling: Sampling, ids: list[int], prompt_len: int, in
         written, counts = torch.unique(torch.tensor(ids[prompt_len:]), return_counts=True)
         logits[written] -= sampling.presence_penalty + sampling.frequency_penalty * counts
     return logits
+
+
+def _constrain(adjusted: Tensor, raw: Tensor, allowed: Tensor) -> Tensor:
+    """A grammar that has come to its end outweighs min_tokens."""
+    constrained = adjusted.masked_fill(~allowed, -torch.inf)
+    return raw.masked_fill(~allowed, -torch.inf) if bool(constrained.isneginf().all()) else constrained
 
 
 def _pick(logits: Tensor, sampling: Sampling, chance: float) -> int:

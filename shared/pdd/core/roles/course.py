@@ -42,7 +42,8 @@ class Course:
     yielded: Yield | None = None
     main_spoke: bool = False
     crosses_at: float = 0.0  # when the KV should be whole at MD
-    cut: bool | None = None  # None: not asked; False: asked, or denied; True: promised
+    cut: bool | None = None  # None: not asked; False: asked and not promised; True: promised
+    cut_denied: bool = False
     acked: dict[Peer, int] = field(default_factory=dict)  # the worker's beat number when it accepted
     skip: dict[str, None] = field(default_factory=dict)  # refused us: not asked again in this plan
     hits: dict[Peer, int] = field(default_factory=dict)

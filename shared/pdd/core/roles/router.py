@@ -21,7 +21,6 @@ from ..messages import (
     Lookup,
     Message,
     Refused,
-    Release,
     Released,
     Renew,
     StopSending,
@@ -32,11 +31,13 @@ from ..messages import (
 )
 from ..routing import Route, RoutingSettings
 from ..sampling import Finish
-from ..singular import Singular, SingularSettings, finishes_first
+from ..singular import SingularSettings
 from ..timeouts import STALL_GROWTH, TimeOuts
 from . import casting, telling
 from .course import Course, Phase
+from .cuts import Cuts
 from .fleet import Fleet
+from .holdings import Holdings
 
 
 class Router:
@@ -54,10 +55,10 @@ class Router:
     ) -> None:
         self.me, self.timeouts, self.routing = me, timeouts, routing
         self.max_inflight, self.policy, self.relay_bound = max_inflight, policy, relay_bound
-        self.singular = Singular(singular)
+        self.cuts = Cuts(singular)
         self.fleet = Fleet(fingerprint, timeouts.suspect_s)
         self.courses: dict[RequestId, Course] = {}
-        self.releasing: dict[tuple[RequestId, Peer], tuple[Epoch, float, float]] = {}  # epoch, until, last sent
+        self.holdings = Holdings(timeouts)
         self.draining = False
         self.now = 0.0
         self._next_tick = 0.0
@@ -71,7 +72,7 @@ class Router:
 
     @property
     def idle(self) -> bool:
-        return not self.courses and not self.releasing
+        return not self.courses and not self.holdings
 
     @property
     def inflight(self) -> int:
@@ -200,7 +201,7 @@ class Router:
         course.cast, course.whole, course.acked, course.marks = {}, {}, {}, {}
         course.waiting.clear()
         course.ending = None
-        course.yielded, course.main_spoke, course.cut = None, False, None
+        course.yielded, course.main_spoke, course.cut, course.cut_denied = None, False, None, False
         course.sent_at.clear()
 
     def _command(self, course: Course) -> None:
@@ -220,9 +221,7 @@ class Router:
             case Found():
                 self._found(message)
             case Released(request, epoch):
-                waiting = self.releasing.get((request, sender))
-                if waiting and waiting[0] <= epoch:
-                    del self.releasing[(request, sender)]
+                self.holdings.released(request, sender, epoch)
             case Tokens(written, own):
                 for part in written:
                     if course := self._current(sender, part.request, part.epoch, "pdd_tokens_dropped_total"):
@@ -249,6 +248,7 @@ class Router:
         match message:
             case Accepted(have=have, beat=beat):
                 course.acked.setdefault(sender, beat)
+                self.holdings.accepted(course.request, sender)
                 course.progress_at = self.now
                 course.report.hit[sender.role.value] = have
             case Refused(reason=reason):
@@ -260,7 +260,7 @@ class Router:
                     course.take(written, Role.RELAY)
                     self._deliver(course)
             case CutAnswer(promised=promised):
-                course.cut = promised
+                course.cut, course.cut_denied = promised, not promised
                 if promised and (main := course.cast.get(Role.MAIN)):
                     self._part(course, Role.MAIN, main)
             case KvDelivered(receiver=receiver, tokens=tokens, payload_bytes=payload_bytes, seconds=seconds):
@@ -298,6 +298,8 @@ class Router:
             self.send(course, prefill, StopSending(course.request, course.epoch, peer))
 
     def _tokens(self, course: Course, sender: Peer, written: Written, own: bool) -> None:
+        if course.phase is not Phase.RUNNING:
+            return  # the client has everything: MD learns
         role = course.speaker(sender, written)
         assert role is not None
         if role is not Role.PREFILL and written.stop > course.base + 1:
@@ -366,12 +368,13 @@ class Router:
 
     def _missing(self, sender: Peer, beat: Beat, listed: set[RequestId]) -> None:
         """A request that was accepted and is no longer listed is lost there."""
-        for course in list(self.courses.values()):
-            role = course.role_of(sender)
-            accepted = course.acked.get(sender)
-            if role and accepted is not None and beat.number > accepted and course.request not in listed:
-                if course.phase is Phase.RUNNING and course.matters(role):
-                    self._plan(course, f"forgotten_{role.value}")
+        for request in self.holdings.of(sender):
+            course = self.courses.get(request)
+            if course is None or request in listed or course.phase is not Phase.RUNNING:
+                continue
+            role, accepted = course.role_of(sender), course.acked.get(sender)
+            if role and accepted is not None and beat.number > accepted and course.matters(role):
+                self._plan(course, f"forgotten_{role.value}")
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
@@ -388,12 +391,8 @@ class Router:
                     self._watch(course)
                 case Phase.LEARNING:
                     self._learn(course)
-        for (request, peer), (epoch, until, sent) in list(self.releasing.items()):
-            if self.now > until:
-                del self.releasing[(request, peer)]  # its lease has ended by now
-            elif self.now - sent >= self.timeouts.retry_s:
-                self.releasing[(request, peer)] = (epoch, until, self.now)
-                self.emit(Send(peer, Release(request, epoch)))
+        for repeat in self.holdings.tick(self.now):
+            self.emit(repeat)
 
     def _wait(self, course: Course) -> None:
         if self.now - course.spoken_at > self.timeouts.give_up_s:
@@ -418,21 +417,17 @@ class Router:
         self._consider_cut(course)
 
     def _consider_cut(self, course: Course) -> None:
-        """Singular traffic: RLD will be done before the KV has crossed. Only RLD, which holds the pen, can agree."""
-        roles = (Role.RELAY in course.cast, Role.MAIN in course.cast, Role.MAIN in course.whole)
-        if roles != (True, True, False) or course.pen is Role.MAIN or course.asked.handover_after:
-            return
         if course.cut is None:
-            relay = self.fleet.workers.get(course.cast[Role.RELAY].name)
+            relay = self.fleet.workers.get(course.cast[Role.RELAY].name) if Role.RELAY in course.cast else None
             step_s = (relay.load.step_s if relay else 0.0) or self.routing.step_s
-            left = course.asked.sampling.max_tokens - len(course.out)
-            if self.singular.why_not() or not finishes_first(left, step_s, course.crosses_at - self.now):
+            if not self.cuts.wanted(course, step_s, self.now):
                 return
             course.cut = False
-            self.singular.ended(was_cut=True)
-            self.emit(Count("pdd_cuts_total", (("kind", "predicted"),)))
-        if self._every(course, "cut", self.timeouts.retry_s, at_once=True):
-            self.send(course, course.cast[Role.RELAY], Cut(course.request, course.epoch))
+            self.emit(self.cuts.asked())
+        relay_peer = course.cast.get(Role.RELAY)
+        if relay_peer and Role.MAIN in course.cast and not course.cut_denied:
+            if self._every(course, "cut", self.timeouts.retry_s, at_once=True):
+                self.send(course, relay_peer, Cut(course.request, course.epoch))
 
     def _repeat(self, course: Course) -> None:
         if self._every(course, "command", self.timeouts.retry_s):
@@ -457,8 +452,7 @@ class Router:
     # -- ends ---------------------------------------------------------------------------------------------------------
 
     def _release(self, request: RequestId, peer: Peer, epoch: Epoch) -> None:
-        self.releasing[(request, peer)] = (epoch, self.now + self.timeouts.lease_s, self.now)
-        self.emit(Send(peer, Release(request, epoch)))
+        self.emit(self.holdings.release(request, peer, epoch, self.now))
 
     def _end(self, course: Course, outcome: str) -> None:
         for peer in course.cast.values():
@@ -476,41 +470,26 @@ class Router:
             reason = "before_fence" if Role.MAIN in course.cast else "cut" if course.cut else "survival"
             self.emit(Count("pdd_ended_on_relay_total", (("reason", reason),)))
         self.emit(Complete(course.request, finish, course.report))
-        self._compare_hits(course)
-        why_not = self._cut_short(course) if speaker is Role.RELAY else None
-        if why_not is None:
-            return self._end(course, finish.reason)
-        self.emit(Count("pdd_cuts_withheld_total", (("reason", why_not),)))
+        learning, effects = self.cuts.served(course, speaker)
+        for effect in effects:
+            self.emit(effect)
+        if learning:
+            self._let_main_learn(course)
+        else:
+            self._end(course, finish.reason)
+
+    def _let_main_learn(self, course: Course) -> None:
+        """P and MD go on without RLD and without a client. A hosting P stays, as P."""
         course.phase, course.planned_at = Phase.LEARNING, self.now
         hosted = course.hosted
-        if relay := course.cast.pop(Role.RELAY, None):
-            self._relieve(course, Role.RELAY)
-            if not hosted:
-                self._release(course.request, relay, course.epoch)
-
-    def _cut_short(self, course: Course) -> str | None:
-        """RLD was first. Cut what is left of the transfer (None), or let MD learn: the reason why."""
-        crossing = Role.MAIN in course.cast and Role.MAIN not in course.whole and Role.PREFILL in course.cast
-        if not crossing:
-            self.singular.ended(was_cut=False)
-            return None
-        why_not = self.singular.why_not()
-        self.singular.ended(was_cut=why_not is None)
-        if why_not is None:
-            self.emit(Count("pdd_cuts_total", (("kind", "finished"),)))
-        return why_not
-
-    def _compare_hits(self, course: Course) -> None:
-        hit = course.report.hit
-        if Role.PREFILL.value in hit and Role.MAIN.value in hit:
-            self.singular.served(len(course.asked.ids), hit[Role.PREFILL.value], hit[Role.MAIN.value])
-            self.emit(Gauge("pdd_hit_gap_ratio", self.singular.gap))
+        relay = course.cast.pop(Role.RELAY)
+        self._relieve(course, Role.RELAY)
+        if not hosted:
+            self._release(course.request, relay, course.epoch)
 
     def _learn(self, course: Course) -> None:
-        """Until MD is whole, or nobody can make it so, or patience ends."""
-        late = self.now - course.planned_at > self.singular.given.patience_s
         lost = any(self.fleet.lost(peer, self.now) for peer in course.cast.values())
-        if late or lost or Role.MAIN in course.whole or not {Role.PREFILL, Role.MAIN} <= course.cast.keys():
+        if lost or self.cuts.learned(course, self.now):
             self._end(course, "length" if len(course.out) >= course.asked.sampling.max_tokens else "stop")
 
     def _give_up(self, course: Course) -> None:

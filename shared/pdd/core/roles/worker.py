@@ -256,10 +256,13 @@ class Worker(Generic[H]):
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
+    def _row(self, held: H, kind: type) -> str | None:
+        return self.ROWS.get((held.phase, kind))
+
     def _own(self, held: H | None, event: Event) -> None:
         if held is None:
             return  # its request was released while the engine or the link was at it
-        name = self.ROWS.get((held.phase, type(event)))
+        name = self._row(held, type(event))
         if name is None:
             raise IllegalEvent(f"{type(event).__name__} in {held.phase.name} at {self.me}")
         action: Callable[[H, Event], None] = getattr(self, name)
@@ -269,7 +272,7 @@ class Worker(Generic[H]):
         held = self.held.get(message.request)
         if held is None or held.epoch != message.epoch:
             return self.drop("epoch")
-        name = self.ROWS.get((held.phase, type(message)))
+        name = self._row(held, type(message))
         if name is None:
             return self.drop("unfit")
         action: Callable[[H, Peer, Any], None] = getattr(self, name)

@@ -1,0 +1,165 @@
+"""An engine of a simulated fleet: the product's `Batch` (scheduler, pages, prefix cache) at a chip's cost; no KV, no logits.
+
+An output's id is a constant, but for the last one of an answer, whose place `Lengths` knows: the model's choice, which nobody else
+can see. As in adapters/engine_steps one piece of work is under way at a time.
+"""
+
+from collections.abc import Callable
+
+from ..core.batch import Batch
+from ..core.cost import EngineCost
+from ..core.effects import AppendIds, CloseSequence, Hush, OpenSequence, Speak
+from ..core.events import KvImported, KvImportFailed
+from ..core.ids import Key, RequestId
+from ..core.member import Import
+from ..core.steps import Sampled, Slice, StepPlan, StepResult
+from ..ports import Sink
+from .world import World
+
+WORD = 7  # every output but the last
+END = 2  # the last
+
+
+class Lengths:
+    """How many outputs the model writes for each request, END included."""
+
+    def __init__(self) -> None:
+        self._outputs: dict[RequestId, int] = {}
+
+    def set(self, request: RequestId, outputs: int) -> None:
+        self._outputs[request] = outputs
+
+    def forget(self, request: RequestId) -> None:
+        self._outputs.pop(request, None)
+
+    def token(self, request: RequestId, index: int) -> int:
+        return END if index + 1 >= self._outputs.get(request, 1) else WORD
+
+
+_SAMPLED = {WORD: Sampled(WORD), END: Sampled(END)}
+
+
+class SimEngine:
+    """`kv_bytes` a token, for the time an import takes."""
+
+    def __init__(
+        self, batch: Batch, cost: EngineCost, world: World, sink: Sink, lengths: Lengths, kv_bytes: int
+    ) -> None:
+        self.batch, self.cost = batch, cost
+        self._world, self._sink, self._lengths, self._kv_bytes = world, sink, lengths, kv_bytes
+        self._done: dict[Import, Callable[[], None]] = {}
+        self._woken = False
+        self.alive = True
+        self.busy_s = 0.0
+        self.steps = 0
+
+    # -- the port -----------------------------------------------------------------------------------------------------
+
+    def open(self, effect: OpenSequence) -> None:
+        self._sink(self.batch.open(effect))
+
+    def append_ids(self, effect: AppendIds) -> None:
+        self.batch.append_ids(effect)
+        self._wake()
+
+    def speak(self, effect: Speak) -> None:
+        self.batch.speak(effect)
+        self._wake()
+
+    def hush(self, effect: Hush) -> None:
+        self.batch.hush(effect.key)
+
+    def close(self, effect: CloseSequence) -> None:
+        for staged in self.batch.close(effect.key):
+            self._end_import(staged, "the sequence is closed")
+        self._wake()
+
+    def import_kv(self, key: Key, start: int, stop: int, done: Callable[[], None]) -> None:
+        staged = self.batch.begin_import(key, start, stop)
+        if isinstance(staged, str):
+            done()
+            self._sink(KvImportFailed(key, staged))
+        else:
+            self._done[staged] = done
+            self._wake()
+
+    def holds(self, key: Key, stop: int) -> bool:
+        """Could ids before `stop` be sent now?"""
+        try:
+            return self.batch.sequence(key).computed >= stop
+        except KeyError:
+            return False
+
+    def preload(self, ids: tuple[int, ...]) -> None:
+        """Put whole pages of a prompt into the cache, as if it had been served."""
+        pool = self.batch.pool
+        lease = pool.match(ids, "", len(ids))
+        missing = pool.pages_for(len(ids)) - len(lease.pages)
+        if pool.allocate(lease, missing):
+            pool.adopt(lease, ids, len(ids))
+        pool.give_back(lease, ids, len(ids))
+        self._flush()
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    def _wake(self) -> None:
+        if not self._woken and not self.batch.under_way:
+            self._woken = True
+            self._world.call_later(0.0, self._begin)
+
+    def _begin(self) -> None:
+        self._woken = False
+        if self.batch.under_way or not self.alive:
+            return
+        work = self.batch.next_work()
+        while isinstance(work, Import) and not self._write(work):
+            work = self.batch.next_work()
+        if isinstance(work, StepPlan):
+            self._run(work)
+        elif work is None:
+            self._flush()
+
+    def _run(self, plan: StepPlan) -> None:
+        seconds = self.cost.seconds(plan)
+        self._world.call_later(seconds, lambda: self._stepped(plan, seconds))
+
+    def _stepped(self, plan: StepPlan, seconds: float) -> None:
+        if not self.alive:
+            return
+        self.busy_s += seconds
+        self.steps += 1
+        sampled = tuple([self._sample(piece) for piece in plan.slices if piece.sample])
+        self._sink(self.batch.finish_step(plan, StepResult(sampled, seconds), self._world.now()))
+        self._begin()
+
+    def _sample(self, piece: Slice) -> Sampled:
+        sequence = piece.sequence
+        return _SAMPLED[self._lengths.token(sequence.key.request, piece.stop - sequence.prompt_len)]
+
+    def _write(self, staged: Import) -> bool:
+        """False: it failed before it began."""
+        if staged.failure:
+            self.batch.finish_import(staged, written=False)
+            self._end_import(staged, staged.failure)
+            return False
+        seconds = (staged.stop - staged.start) * self._kv_bytes / self.cost.import_bytes_per_s
+        self._world.call_later(seconds, lambda: self._written(staged))
+        return True
+
+    def _written(self, staged: Import) -> None:
+        if not self.alive:
+            return
+        kept = self.batch.finish_import(staged, written=True)
+        self._end_import(staged, "" if kept else "the sequence is closed")
+        self._flush()
+        self._begin()
+
+    def _end_import(self, staged: Import, failure: str) -> None:
+        key = staged.member.sequence.key
+        self._done.pop(staged)()
+        self._sink(KvImportFailed(key, failure) if failure else KvImported(key))
+
+    def _flush(self) -> None:
+        changed = self.batch.flush(self._world.now())
+        if changed is not None:
+            self._sink(changed)
