@@ -29,6 +29,7 @@ from .core.messages import Beat, BlocksChanged, Message, WorkerCard
 from .core.roles.main_decode import MainDecode
 from .core.roles.prefill import Prefill
 from .core.roles.prefix_index import PrefixIndex
+from .core.roles.receiver import context_limit
 from .core.roles.relay_decode import RelayDecode
 from .core.roles.router import Router
 from .core.roles.worker import Worker
@@ -107,7 +108,9 @@ async def open_worker(process: Process, settings: WorkerSettings) -> AsyncIterat
         opened.push_async_callback(asyncio.to_thread, kv.close)
         card = WorkerCard(
             fingerprint=engine.fingerprint,
-            max_context=engine.limits.max_context,
+            max_context=context_limit(
+                process.me.role, engine.limits.max_context, settings.staging_bytes, engine.kv_shape.bytes_per_token
+            ),
             max_sequences=engine.limits.max_sequences,
             bytes_per_token=engine.kv_shape.bytes_per_token,
             kv_address=kv.address,

@@ -156,3 +156,12 @@ def mend(client: Client) -> None:
     running = [part.name for part in deployment.parts if "http" in part.ports and part.name != "router"]
     until(lambda: alive(client, *(name for name in running if name not in deployment.later)), seconds=30)
     until(lambda: not client.held(), seconds=30)
+
+
+def counted(client: Client, part: str, name: str, **labels: str) -> float:
+    """One series of one process; 0 where it has not been counted yet."""
+    port = client.deployment.record(part).ports["http"]
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE_S, trust_env=False).text
+    inside = ",".join(f'{label}="{value}"' for label, value in sorted(labels.items()))
+    series = f"{name}{{{inside}}} " if inside else f"{name} "
+    return sum(float(line.removeprefix(series)) for line in text.splitlines() if line.startswith(series))

@@ -24,6 +24,7 @@ from ..core.messages import Beat, BlocksChanged, Message, WorkerCard
 from ..core.roles.main_decode import MainDecode
 from ..core.roles.prefill import Prefill
 from ..core.roles.prefix_index import PrefixIndex
+from ..core.roles.receiver import context_limit
 from ..core.roles.relay_decode import RelayDecode
 from ..core.roles.router import Router
 from ..core.roles.worker import Worker
@@ -234,7 +235,11 @@ class House:
         engine_spec = spec.engines.get(me.name) or spec.engines.get(role) or EngineSpec()
         address = f"{me.name}.{me.incarnation}:kv"
         card = WorkerCard(
-            FINGERPRINT, engine_spec.max_context, engine_spec.max_sequences, spec.kv_shape.bytes_per_token, address
+            FINGERPRINT,
+            context_limit(role, engine_spec.max_context, spec.staging_bytes, spec.kv_shape.bytes_per_token),
+            engine_spec.max_sequences,
+            spec.kv_shape.bytes_per_token,
+            address,
         )
         machine = WORKERS[role](me, card, spec.timeouts, b"secrets")
         process = self._attach(Node(self.world, machine), me)

@@ -136,9 +136,8 @@ class SimKv:
             return
         leaving.closing = effect.closing
         held_back = 0.0 if self._sizes.streaming else leaving.offered * self._sizes.token_bytes
-        state = self._sizes.state_bytes if leaving.receiver.me.site != self.me.site or leaving.offered else 0.0
-        if held_back + state > 0:
-            self._release(leaving, held_back + state)
+        if rest := held_back + self._sizes.state_bytes:
+            self._release(leaving, rest)
         elif leaving.flow.left <= 0:
             self._finish(leaving)
 

@@ -53,6 +53,7 @@ class Course:
     planned_at: float = 0.0
     progress_at: float = 0.0
     spoken_at: float = 0.0  # last output delivered, or submission
+    served_at: float = 0.0  # the same, but for the one output that P writes in each plan after the first
     sent_at: dict[str, float] = field(default_factory=dict)
     report: RequestReport = field(default_factory=RequestReport)
 

@@ -21,10 +21,15 @@ from ..events import (
     SequenceOpened,
     SequenceRefused,
 )
-from ..ids import TransferId
+from ..ids import Role, TransferId
 from ..messages import Ticket, Written
 from .relaying import RelayHeld
 from .worker import Computed, Worker
+
+
+def context_limit(role: Role, engine_limit: int, staging_bytes: int, bytes_per_token: int) -> int:
+    """Tokens of the longest request a worker can take: a receiver's staging memory must hold one whole transfer."""
+    return engine_limit if role is Role.PREFILL else min(engine_limit, staging_bytes // bytes_per_token)
 
 
 def missing_ranges(start: int, stop: int, landed: list[tuple[int, int]]) -> tuple[tuple[int, int], ...]:

@@ -121,7 +121,7 @@ class Router:
         if problem := self._problem(asked):
             self.emit(Count("pdd_requests_refused_total", (("reason", problem.code),)))
             return self.emit(problem)
-        course = Course(asked, self.now, progress_at=self.now, spoken_at=self.now)
+        course = Course(asked, self.now, progress_at=self.now, spoken_at=self.now, served_at=self.now)
         course.report.prompt_tokens = len(asked.ids)
         self.courses[asked.request] = course
         self.emit(Gauge("pdd_inflight_requests", self.inflight))
@@ -313,6 +313,8 @@ class Router:
         while run := course.next_in_order():
             written, speaker = run
             course.progress_at = course.spoken_at = self.now
+            if speaker is not Role.PREFILL or course.plans == 1:
+                course.served_at = self.now  # else plan after plan could fail, and each bring one output
             if speaker is Role.PREFILL:
                 self._relieve(course, Role.PREFILL)
             course.spoke(speaker, written.start, written.stop, self.now - course.submitted_at)
@@ -395,7 +397,7 @@ class Router:
             self.emit(repeat)
 
     def _wait(self, course: Course) -> None:
-        if self.now - course.spoken_at > self.timeouts.give_up_s:
+        if self.now - course.served_at > self.timeouts.give_up_s:
             self._give_up(course)
         elif self.now - course.planned_at > self.timeouts.replan_s:
             self._plan(course, "nobody")
@@ -410,7 +412,7 @@ class Router:
             self._part(course, role, peer)
         patience = self.timeouts.stall_s * STALL_GROWTH ** min(course.plans, 4)
         if self.now - course.progress_at > patience:
-            if self.now - course.spoken_at > self.timeouts.give_up_s:
+            if self.now - course.served_at > self.timeouts.give_up_s:
                 return self._give_up(course)
             return self._plan(course, "stall")
         self._repeat(course)
