@@ -13,7 +13,7 @@ from typing import TypeVar
 from pdd.adapters.kv_memory import MemoryKvLink
 from pdd.adapters.kv_memory_lines import Fault, MemoryLines, Parcel
 from pdd.adapters.kv_tcp import TcpKvLink
-from pdd.adapters.kv_tcp_stream import TcpOptions
+from pdd.adapters.kv_tcp_socket import TcpOptions
 from pdd.adapters.notes_memory import MemoryNotes
 from pdd.adapters.staging import Staging
 from pdd.core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer
@@ -187,7 +187,12 @@ def ends(receiver_shape: KvShape) -> tuple[End, End]:
 
 class MemoryBench(Bench):
     def __init__(
-        self, staging_bytes: int, chunk_tokens: int, shape: KvShape = SHAPE, fingerprints: tuple[str, str] = ("f", "f")
+        self,
+        staging_bytes: int,
+        chunk_tokens: int,
+        shape: KvShape = SHAPE,
+        fingerprints: tuple[str, str] = ("f", "f"),
+        streams: int = 3,
     ) -> None:
         self.world = World()
         self.lines = MemoryLines(self.world)
@@ -198,7 +203,7 @@ class MemoryBench(Bench):
             end.link = MemoryKvLink(
                 end.peer, self.lines, address=address, fingerprint=fingerprint, source=end.pages, sink=end.sink,
                 notes=end.notes, staging_bytes=staging_bytes, chunk_tokens_max=chunk_tokens, silence_s=SILENCE_S,
-                connect_s=SILENCE_S,
+                connect_s=SILENCE_S, streams=streams,
             )  # fmt: skip
         assert isinstance(self.receiver.link, MemoryKvLink)
         self.staging = self.receiver.link.staging
@@ -238,10 +243,17 @@ class Monotonic:
 
 class TcpBench(Bench):
     def __init__(
-        self, staging_bytes: int, chunk_tokens: int, shape: KvShape = SHAPE, fingerprints: tuple[str, str] = ("f", "f")
+        self,
+        staging_bytes: int,
+        chunk_tokens: int,
+        shape: KvShape = SHAPE,
+        fingerprints: tuple[str, str] = ("f", "f"),
+        streams: int = 3,
     ) -> None:
         self.sender, self.receiver = ends(shape)
-        self.options = TcpOptions(connect_s=SILENCE_S, silence_s=SILENCE_S, backoff_s=0.02, backoff_max_s=0.1)
+        self.options = TcpOptions(
+            connect_s=SILENCE_S, silence_s=SILENCE_S, backoff_s=0.02, backoff_max_s=0.1, streams_far=streams
+        )  # fmt: skip
         for end, fingerprint in zip((self.sender, self.receiver), fingerprints, strict=True):
             end.link = TcpKvLink(
                 end.peer, listen=("127.0.0.1", 0), fingerprint=fingerprint, source=end.pages, sink=end.sink,

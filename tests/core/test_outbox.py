@@ -1,244 +1,246 @@
-"""The sender's side of a connection: turns, window, answers, losses. Time is what the test says it is."""
+"""The sender's side of the way to one receiver: turns, window, answers, refusals."""
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from pdd.core.effects import OpenTransfer
-from pdd.core.events import Event, KvAcked, KvCloseAcked, TransferFailed
-from pdd.core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
-from pdd.core.link import LinkEstimator
-from pdd.core.outbox import PING_EVERY_S, PROBE_AFTER_S, ChunkDue, Outbox
-from pdd.core.wire import (
-    AckFrame,
-    CancelFrame,
-    CloseAck,
-    CloseFrame,
-    Frame,
-    OpenFrame,
-    Ping,
-    Pong,
-    Reason,
-    Refuse,
-    WireShape,
-)
+from pdd.core.events import KvAcked, KvCloseAcked, TransferFailed
+from pdd.core.lane import PING_EVERY_S
+from pdd.core.leaving import ChunkDue
+from pdd.core.departures import TRICKLE_S
+from pdd.core.wire import AckFrame, CancelFrame, CloseFrame, OpenFrame, Reason, Refuse
+from tests.core.outboxes import BULK, PER_TOKEN, SMALL, A, B, Box, C, opening, order, spans
 
-SHAPE = WireShape(2, 2, 32, "float32")  # 1 KiB a token
-PER_TOKEN = SHAPE.bytes_per_token
-A, B = TransferId("a"), TransferId("b")
-SILENCE_S = 8.0
-
-
-def opening(transfer: TransferId) -> OpenTransfer:
-    key = Key(RequestId(transfer), Epoch(1))
-    return OpenTransfer(transfer, key, Peer("b", Role.MAIN, "md", 1), "b:1", b"secret", "", near=False)
+KIB = 1 << 10
 
 
 @pytest.fixture
-def outbox() -> Outbox:
-    box = Outbox(SHAPE, LinkEstimator("b"), SILENCE_S, chunk_tokens_max=64)
-    box.connected(0.0, 0.05)
-    return box
+def box() -> Box:
+    return Box()
 
 
-def drain(box: Outbox, now: float = 0.0) -> list[Frame | ChunkDue]:
-    found = []
-    while (due := box.next(now)) is not None:
-        found.append(due)
-    return found
-
-
-def answer(box: Outbox, due: Frame | ChunkDue, now: float) -> list[Event]:
-    """As a receiver that takes everything."""
-    match due:
-        case ChunkDue(transfer, attempt, _, start, stop):
-            return box.receive(AckFrame(transfer, attempt, start, stop), now)
-        case CloseFrame(transfer, attempt, _):
-            return box.receive(CloseAck(transfer, attempt), now)
-        case Ping(number):
-            return box.receive(Pong(number), now)
-    return []
-
-
-def spans(dues: list[Frame | ChunkDue], transfer: TransferId) -> list[tuple[int, int]]:
-    return [(due.start, due.stop) for due in dues if isinstance(due, ChunkDue) and due.transfer == transfer]
-
-
-def test_a_transfer_leaves_as_open_chunks_close_and_its_answers_become_events(outbox: Outbox) -> None:
-    outbox.open(opening(A), 7)
-    outbox.offer(A, 10, 100)
-    outbox.close(A, b"token 0")
-    dues = drain(outbox)
+def test_a_transfer_leaves_as_open_chunks_close_and_its_answers_become_events(box: Box) -> None:
+    box.open(opening(A), 7, 0.0)
+    box.offer(A, 10, 100)
+    box.close(A, b"token 0")
+    dues = box.drain()
     opened, *chunks, closing = dues
     assert isinstance(opened, OpenFrame) and (opened.attempt, opened.epoch, opened.secret) == (7, 1, b"secret")
     assert spans(chunks, A) == [(10, 64), (64, 100)]
     assert closing == CloseFrame(A, 7, b"token 0")
-    events = [event for due in dues for event in answer(outbox, due, 0.2)]
+    events = [event for due in dues for event in box.answer(due, 0.2)]
     assert events == [KvAcked(A, 10, 64), KvAcked(A, 64, 100), KvCloseAcked(A, 90 * PER_TOKEN, 0.2)]
-    assert not outbox.active
+    assert not box.active
 
 
-def test_transfers_take_turns_chunk_by_chunk(outbox: Outbox) -> None:
-    for transfer in (A, B):
-        outbox.open(opening(transfer), 1)
-    outbox.offer(A, 0, 6400)
-    outbox.offer(B, 0, 64)
-    order = [due.transfer for due in drain(outbox) if isinstance(due, ChunkDue)]
-    assert order.index(B) <= 1
+# -- turns ------------------------------------------------------------------------------------------------------------
 
 
-def test_the_window_bounds_what_is_unanswered_and_each_answer_opens_it(outbox: Outbox) -> None:
-    outbox.open(opening(A), 1)
-    outbox.offer(A, 0, 64_000)
-    first = drain(outbox)
+def test_the_shortest_transfer_goes_first_and_a_longer_one_gives_way(box: Box) -> None:
+    for transfer, tokens in ((A, 6400), (B, 3200), (C, 1600)):
+        box.open(opening(transfer, tokens), 1, 0.0)
+    box.offer(A, 0, 6400)
+    first = box.drain()
+    assert order(first) == [A]
+    box.offer(B, 0, 3200)
+    box.offer(C, 0, 1600)
+    for due in first:
+        box.answer(due, 0.1)
+    assert order(box.drain(0.1))[0] == C
+
+
+def test_what_has_waited_long_passes_what_is_shorter(box: Box) -> None:
+    box.measure(1e6)
+    box.open(opening(A, 6000), 1, 0.0)
+    box.offer(A, 0, 6000)
+    box.open(opening(B, 3000), 1, 60.0)
+    box.offer(B, 0, 3000)
+    box.lanes[BULK].heard(60.0)
+    assert order(box.drain(60.0))[0] == A
+
+
+def test_warm_up_comes_after_all_that_somebody_waits_for(box: Box) -> None:
+    box.open(opening(A, 300, warm_up=True), 1, 0.0)
+    box.offer(A, 0, 300)
+    box.open(opening(B, 6000), 2, 0.0)
+    box.offer(B, 0, 6000)
+    assert order(box.drain())[0] == B
+
+
+def test_small_transfers_have_a_lane_of_their_own(box: Box) -> None:
+    box.open(opening(A, 6400), 1, 0.0)
+    box.offer(A, 0, 6400)
+    box.open(opening(B, 100), 2, 0.0)
+    box.offer(B, 0, 100)
+    assert order(box.drain(lane=SMALL)) == [B]
+    assert order(box.drain(lane=BULK)) == [A]
+
+
+def test_a_full_window_of_bulk_leaves_room_for_small(box: Box) -> None:
+    box.open(opening(A, 6400), 1, 0.0)
+    box.offer(A, 0, 6400)
+    box.drain()
+    box.open(opening(B, 100), 2, 0.0)
+    box.offer(B, 0, 100)
+    assert spans(box.drain(lane=SMALL), B) == [(0, 64), (64, 100)]
+
+
+def test_whoever_waits_gets_a_small_chunk_through_now_and_then(box: Box) -> None:
+    box.measure(1e6)
+    for transfer, tokens in ((A, 900_000), (B, 300_000)):
+        box.open(opening(transfer, tokens), 1, 0.0)
+        box.offer(transfer, 0, tokens)
+    now, left = 0.0, box.drain()
+    while now < 2 * TRICKLE_S + 0.5:
+        now += 0.07  # a chunk's time
+        box.answer(left[-1], now)
+        left += [due for due in [box.next(box.lanes[BULK], now)] if due]
+    of_a = spans(left, A)
+    assert 1 <= len(of_a) <= 3 and sum(stop - start for start, stop in of_a) * PER_TOKEN <= 3 * 64 * KIB
+
+
+# -- window and credit ------------------------------------------------------------------------------------------------
+
+
+def test_the_window_bounds_what_is_unanswered_and_each_answer_opens_it(box: Box) -> None:
+    box.open(opening(A), 1, 0.0)
+    box.offer(A, 0, 64_000)
+    first = box.drain()
     sent = sum(stop - start for start, stop in spans(first, A)) * PER_TOKEN
     assert 2 * 64 * PER_TOKEN <= sent <= 2 * (128 << 10) + 64 * PER_TOKEN
-    answer(outbox, first[1], 0.1)
-    assert spans(drain(outbox, 0.1), A)
+    box.answer(first[1], 0.1)
+    assert spans(box.drain(0.1), A)
 
 
-def test_control_frames_pass_a_full_window(outbox: Outbox) -> None:
-    outbox.open(opening(A), 1)
-    outbox.offer(A, 0, 64_000)
-    drain(outbox)
-    outbox.open(opening(B), 2)
-    outbox.cancel(A)
-    assert [type(due) for due in drain(outbox)] == [CancelFrame, OpenFrame]
+def test_the_receivers_credit_bounds_all_lanes_together() -> None:
+    box = Box(credit_bytes=150 * KIB)
+    for transfer, tokens in ((A, 6400), (B, 100)):
+        box.open(opening(transfer, tokens), 1, 0.0)
+        box.offer(transfer, 0, tokens)
+    box.drain(lane=SMALL)
+    box.drain(lane=BULK)
+    assert box.estimator.inflight_bytes <= 150 * KIB
 
 
-def test_a_cancelled_transfer_sends_nothing_more_and_its_late_answers_are_no_events(outbox: Outbox) -> None:
-    outbox.open(opening(A), 1)
-    outbox.offer(A, 0, 640)
-    sent = drain(outbox)
-    outbox.cancel(A)
-    assert drain(outbox) == [CancelFrame(A, 1)]
-    assert [event for due in sent for event in answer(outbox, due, 0.1)] == []
-    assert not outbox.active
+def test_a_chunk_larger_than_the_credit_goes_alone() -> None:
+    box = Box(credit_bytes=10 * KIB)
+    box.open(opening(A), 1, 0.0)
+    box.offer(A, 0, 640)
+    chunks = spans(box.drain(), A)
+    assert len(chunks) == 1
 
 
-def test_a_reopened_transfer_ignores_answers_to_its_earlier_attempt(outbox: Outbox) -> None:
-    outbox.open(opening(A), 1)
-    outbox.offer(A, 0, 64)
-    drain(outbox)
-    outbox.open(opening(A), 2)
-    assert [type(due) for due in drain(outbox)] == [CancelFrame, OpenFrame]
-    assert outbox.receive(Refuse(A, 1, Reason.UNKNOWN), 0.1) == []
-    assert outbox.receive(AckFrame(A, 1, 0, 64), 0.1) == []
-    assert outbox.receive(Refuse(A, 2, Reason.SECRET), 0.1) == [TransferFailed(A, "secret")]
+def test_control_frames_pass_a_full_window(box: Box) -> None:
+    box.open(opening(A), 1, 0.0)
+    box.offer(A, 0, 64_000)
+    box.drain()
+    box.open(opening(B), 2, 0.0)
+    box.cancel(A)
+    assert [type(due) for due in box.drain()] == [CancelFrame, OpenFrame]
 
 
-def test_a_refused_chunk_frees_the_window_and_the_transfer_goes_on(outbox: Outbox) -> None:
-    outbox.open(opening(A), 1)
-    outbox.offer(A, 0, 64)
-    drain(outbox)
-    assert outbox.receive(Refuse(A, 1, Reason.CHECKSUM, 0, 64), 0.1) == []
-    outbox.close(A, b"")
-    assert [type(due) for due in drain(outbox, 0.1)] == [CloseFrame]
+# -- cancelling and opening anew --------------------------------------------------------------------------------------
 
 
-def test_what_was_sent_before_an_answered_frame_and_has_no_answer_is_lost(outbox: Outbox) -> None:
-    link = LinkEstimator("b")
-    box = Outbox(SHAPE, link, SILENCE_S, 64)
-    box.connected(0.0, 0.05)
-    box.open(opening(A), 1)
+def test_a_cancelled_transfer_sends_nothing_more_and_its_late_answers_are_no_events(box: Box) -> None:
+    box.open(opening(A), 1, 0.0)
+    box.offer(A, 0, 640)
+    sent = box.drain()
+    box.cancel(A)
+    assert box.drain() == [CancelFrame(A, 1)]
+    assert [event for due in sent for event in box.answer(due, 0.1)] == []
+    assert not box.active
+
+
+def test_a_reopened_transfer_ignores_answers_to_its_earlier_attempt(box: Box) -> None:
+    box.open(opening(A), 1, 0.0)
+    box.offer(A, 0, 64)
+    box.drain()
+    box.open(opening(A), 2, 0.0)
+    assert [type(due) for due in box.drain()] == [CancelFrame, OpenFrame]
+    assert box.hear(Refuse(A, 1, Reason.UNKNOWN), 0.1) == []
+    assert box.hear(AckFrame(A, 1, 0, 64), 0.1) == []
+    assert box.hear(Refuse(A, 2, Reason.SECRET), 0.1) == [TransferFailed(A, "secret")]
+
+
+def test_a_reopened_transfer_keeps_the_time_it_has_waited(box: Box) -> None:
+    box.measure(1e6)
+    box.open(opening(A, 6000), 1, 0.0)
+    box.open(opening(A, 6000), 2, 59.0)
+    box.offer(A, 0, 6000)
+    box.open(opening(B, 3000), 3, 59.0)
+    box.offer(B, 0, 3000)
+    assert order(box.drain(60.0))[0] == A
+
+
+def test_a_refused_chunk_frees_the_window_and_the_transfer_goes_on(box: Box) -> None:
+    box.open(opening(A), 1, 0.0)
+    box.offer(A, 0, 64)
+    box.drain()
+    assert box.hear(Refuse(A, 1, Reason.CHECKSUM, 0, 64), 0.1) == []
+    box.close(A, b"")
+    assert [type(due) for due in box.drain(0.1)] == [CloseFrame]
+
+
+def test_a_chunk_whose_place_is_busy_is_sent_again(box: Box) -> None:
+    box.open(opening(A), 1, 0.0)
+    box.offer(A, 0, 64)
+    box.offer(A, 64, 128)
+    box.drain()
+    assert box.hear(Refuse(A, 1, Reason.BUSY, 0, 64), 0.1) == []
+    assert spans(box.drain(0.1), A) == [(0, 64)]
+
+
+def test_what_was_sent_before_an_answered_frame_and_has_no_answer_is_lost(box: Box) -> None:
+    link = box.estimator
+    box.open(opening(A), 1, 0.0)
     box.offer(A, 0, 128)
-    _, first, second = drain(box)
-    assert answer(box, second, 0.1) == [KvAcked(A, 64, 128)]
+    _, first, second = box.drain()
+    assert box.answer(second, 0.1) == [KvAcked(A, 64, 128)]
     assert link.inflight_bytes == link.queued_bytes == 0
-    assert answer(box, first, 0.2) == [KvAcked(A, 0, 64)]  # late, and still true
+    assert box.answer(first, 0.2) == [KvAcked(A, 0, 64)]  # late, and still true
     assert link.inflight_bytes == 0
 
 
-def test_a_lost_closing_frame_fails_its_transfer(outbox: Outbox) -> None:
-    outbox.open(opening(A), 1)
-    outbox.close(A, b"")
-    drain(outbox)
-    [ping] = drain(outbox, PING_EVERY_S)
-    assert answer(outbox, ping, 1.1) == [TransferFailed(A, "unanswered")]
+def test_a_lost_closing_frame_fails_its_transfer(box: Box) -> None:
+    box.open(opening(A), 1, 0.0)
+    box.close(A, b"")
+    box.drain()
+    [ping] = box.drain(PING_EVERY_S)
+    assert box.answer(ping, 1.1) == [TransferFailed(A, "unanswered")]
 
 
-def test_a_connection_that_was_silent_is_asked_before_anything_is_trusted_to_it(outbox: Outbox) -> None:
-    outbox.open(opening(A), 1)
-    now = PROBE_AFTER_S + 1
-    [ping] = drain(outbox, now)
-    assert isinstance(ping, Ping) and outbox.untouched
-    answer(outbox, ping, now + 0.1)
-    assert [type(due) for due in drain(outbox, now + 0.1)] == [OpenFrame]
+def test_what_is_asked_of_an_unknown_transfer_is_nothing(box: Box) -> None:
+    box.offer(A, 0, 64)
+    box.close(A, b"")
+    box.cancel(A)
+    assert box.drain() == [] and not box.active
 
 
-def test_an_unanswered_line_is_overdue_after_the_silence_and_an_idle_one_never(outbox: Outbox) -> None:
-    assert not outbox.overdue(1000.0)
-    outbox.open(opening(A), 1)
-    outbox.offer(A, 0, 64)
-    drain(outbox, 1.0)
-    assert not outbox.overdue(1.0 + SILENCE_S)
-    assert outbox.overdue(1.1 + SILENCE_S)
+# -- pace -------------------------------------------------------------------------------------------------------------
 
 
-def test_a_lost_connection_fails_every_transfer_and_leaves_nothing_queued() -> None:
-    link = LinkEstimator("b")
-    box = Outbox(SHAPE, link, SILENCE_S, 64)
-    box.connected(0.0, 0.05)
-    for transfer in (A, B):
-        box.open(opening(transfer), 1)
-        box.offer(transfer, 0, 10_000)
-    drain(box)
-    assert box.lost("lost") == [TransferFailed(A, "lost"), TransferFailed(B, "lost")]
-    assert (link.queued_bytes, link.inflight_bytes, box.active) == (0, 0, False)
+def seconds_for(box: Box, tokens: int, began: float) -> float:
+    """Until the last of A's chunks has left, each answered at once."""
+    now, left = began, 0
+    while left < tokens:
+        for due in box.drain(now):
+            left += due.stop - due.start if isinstance(due, ChunkDue) else 0
+            box.answer(due, now)
+        now += box.wait_s(now, 0.25)
+        assert now < began + 100
+    return now - began
 
 
-def test_what_is_asked_of_an_unknown_transfer_is_nothing(outbox: Outbox) -> None:
-    outbox.offer(A, 0, 64)
-    outbox.close(A, b"")
-    outbox.cancel(A)
-    assert drain(outbox) == [] and not outbox.active
+def test_bulk_leaves_at_the_leased_rate_and_then_at_an_equal_share(box: Box) -> None:
+    box.measure(1e6)
+    box.pace.lease(200 * KIB, 100 * KIB, until=10.0)
+    box.open(opening(A, 4000), 1, 0.0)
+    box.offer(A, 0, 4000)
+    assert seconds_for(box, 1000, 0.0) == pytest.approx(5.0, rel=0.2)
+    assert seconds_for(box, 400, 11.0) == pytest.approx(4.0, rel=0.2)
 
 
-steps = st.lists(
-    st.tuples(
-        st.sampled_from(["open", "offer", "close", "cancel", "next", "ack", "refuse", "drop", "lost"]),
-        st.sampled_from([A, B]),
-        st.integers(0, 400),
-        st.floats(0, 0.5),
-    ),
-    max_size=60,
-)
-
-
-@given(steps)
-def test_whatever_happens_bytes_are_neither_lost_nor_counted_twice(
-    script: list[tuple[str, TransferId, int, float]],
-) -> None:
-    """Queue and flight never fall below zero, and are zero once everything has ended."""
-    link = LinkEstimator("b")
-    box = Outbox(SHAPE, link, SILENCE_S, 64)
-    box.connected(0.0, 0.01)
-    sent: list[Frame | ChunkDue] = []
-    now, attempt = 0.0, 0
-    for what, transfer, number, passed in script:
-        now += passed
-        if what == "open":
-            attempt += 1
-            box.open(opening(transfer), attempt)
-        elif what == "offer":
-            box.offer(transfer, number, number + 100)
-        elif what == "close":
-            box.close(transfer, b"")
-        elif what == "cancel":
-            box.cancel(transfer)
-        elif what == "next" and (due := box.next(now)):
-            sent.append(due)
-        elif what == "lost":
-            box.lost("lost")
-            sent.clear()
-            box.connected(now, 0.01)
-        elif sent and what in ("ack", "refuse", "drop"):
-            due = sent.pop(number % len(sent))
-            if what == "refuse" and isinstance(due, ChunkDue):
-                reason = Reason.UNKNOWN if number % 2 else Reason.CHECKSUM
-                box.receive(Refuse(due.transfer, due.attempt, reason, due.start, due.stop), now)
-            elif what == "ack":
-                answer(box, due, now)
-        assert 0 <= link.inflight_bytes <= link.queued_bytes
-    box.lost("lost")
-    assert (link.queued_bytes, link.inflight_bytes) == (0, 0)
+def test_small_transfers_are_not_held_back_by_a_lease(box: Box) -> None:
+    box.pace.lease(1.0, 1.0, until=100.0)
+    box.open(opening(A, 200), 1, 0.0)
+    box.offer(A, 0, 200)
+    assert sum(stop - start for start, stop in spans(box.drain(lane=SMALL), A)) == 200

@@ -10,11 +10,12 @@ from pdd.core import messages as msg
 from pdd.core.effects import Broadcast, CloseSequence, Count, DropKv, Effect, Hush, OpenSequence, Send, Speak
 from pdd.core.errors import IllegalEvent
 from pdd.core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
+from pdd.core.roles.held import Computed, Wrote
 from pdd.core.roles.main_decode import MainDecode
 from pdd.core.roles.prefill import Prefill
 from pdd.core.roles.relay_decode import RelayDecode
 from pdd.core.roles.relaying import Pen
-from pdd.core.roles.worker import Computed, Worker, Wrote
+from pdd.core.roles.worker import Worker
 from pdd.core.sampling import Finish, Sampling
 from pdd.core.timeouts import TimeOuts
 

@@ -221,7 +221,7 @@ def test_the_layout_on_the_wire_is_the_one_in_the_docstring() -> None:
     meta = encoded[HEADER_BYTES:]
     assert (magic, kind, meta_bytes, payload_bytes) == (b"PDDK", 1, len(meta), 0)
     assert check == xxhash.xxh3_64_intdigest(meta, seed=xxhash.xxh3_64_intdigest(encoded[:16]))
-    assert msgspec.msgpack.decode(meta) == [1, ["b", "main_decode", "md-0", 3], "f"]
+    assert msgspec.msgpack.decode(meta) == [1, ["b", "main_decode", "md-0", 3], "f", 0, 0, []]
 
 
 def _chunk(payload: bytes) -> ChunkFrame:

@@ -42,15 +42,28 @@ def wire_shape(shape: KvShape) -> WireShape:
 
 
 @dataclass(slots=True)
+class Owner:
+    """The sender that writes a transfer, and the connections it does so on, by lane."""
+
+    sender: Peer
+    attempt: int
+    lanes: dict[int, "Session"]
+
+
+@dataclass(slots=True)
 class Intake:
+    """`credit_bytes`: so much payload a sender may have unanswered here; 0: no bound."""
+
     me: Peer
     fingerprint: str
     staging: Staging
     sink: Sink
     notes: Notes
     address: str = ""  # as senders reach it
-    _owners: dict[TransferId, "Session"] = field(default_factory=dict, init=False)
-    _lock: threading.Lock = field(default_factory=threading.Lock, init=False)
+    credit_bytes: int = 0
+    _owners: dict[TransferId, Owner] = field(default_factory=dict, init=False)
+    _closings: dict[TransferId, bytes] = field(default_factory=dict, init=False)  # came before the last chunk
+    _lock: threading.RLock = field(default_factory=threading.RLock, init=False)  # a sink may drop what it hears of
 
     def expect(self, effect: ExpectKv) -> None:
         refusal = self.staging.expect(effect)
@@ -64,6 +77,7 @@ class Intake:
         self.staging.drop(transfer)
         with self._lock:
             self._owners.pop(transfer, None)
+            self._closings.pop(transfer, None)
         self._gauge()
 
     def count(self, reason: str) -> None:
@@ -72,22 +86,56 @@ class Intake:
     def _gauge(self) -> None:
         self.notes.note(Gauge("pdd_staging_bytes", self.staging.used_bytes))
 
-    def own(self, transfer: TransferId, session: "Session") -> None:
-        """The newest connection that knows the secret has the transfer: the sender has left the older one.
+    def own(self, transfer: TransferId, session: "Session", attempt: int) -> bool:
+        """A connection that knows the secret has the transfer, beside the sender's other lanes.
 
-        Waits a moment for that one to let go of the place of a chunk it may hang in.
+        An older connection in the same lane, or of another sender, hangs: waits a moment for it to let go of the place of a chunk.
+        False for an attempt that is older than one already here.
         """
         with self._lock:
-            older = self._owners.get(transfer)
-            self._owners[transfer] = session
-        if older and older is not session:
-            older.hang_up()
-            older.over.wait(HANG_UP_S)
+            owner = self._owners.get(transfer)
+            if owner and owner.sender == session.sender:
+                if attempt < owner.attempt:
+                    return False
+                owner.attempt = attempt
+                left = [owner.lanes[session.lane]] if session.lane in owner.lanes else []
+                owner.lanes[session.lane] = session
+            else:
+                left = list(owner.lanes.values()) if owner else []
+                self._owners[transfer] = Owner(session.sender, attempt, {session.lane: session})
+        for older in left:
+            if older is not session:
+                older.hang_up()
+                older.over.wait(HANG_UP_S)
+        return True
 
     def disown(self, transfer: TransferId, session: "Session") -> None:
         with self._lock:
-            if self._owners.get(transfer) is session:
-                del self._owners[transfer]
+            owner = self._owners.get(transfer)
+            if owner and owner.lanes.get(session.lane) is session:
+                del owner.lanes[session.lane]
+                if not owner.lanes:
+                    del self._owners[transfer]
+
+    def closed(self, transfer: TransferId, closing: bytes) -> None:
+        """The closing frame is here; chunks on other lanes may still be on their way, and are told of first."""
+        with self._lock:
+            if self.staging.knows(transfer):
+                self._closings[transfer] = closing
+                self._close_if_whole(transfer)
+
+    def land(self, transfer: TransferId, place: Place) -> bool:
+        """False where the transfer was dropped meanwhile."""
+        with self._lock:
+            landed = self.staging.land(place)
+            for start, stop in landed:
+                self.sink(KvLanded(transfer, start, stop))
+            self._close_if_whole(transfer)
+        return bool(landed)
+
+    def _close_if_whole(self, transfer: TransferId) -> None:
+        if transfer in self._closings and self.staging.whole(transfer):
+            self.sink(KvClosed(transfer, self._closings.pop(transfer)))
 
 
 class Session:
@@ -96,6 +144,8 @@ class Session:
     def __init__(self, intake: Intake, hang_up: Callable[[], None]) -> None:
         self.hang_up = hang_up
         self.over = threading.Event()
+        self.sender = intake.me  # until it has greeted
+        self.lane = 0
         self._intake = intake
         self._attempts: dict[TransferId, int] = {}
 
@@ -110,7 +160,8 @@ class Session:
             if not right:
                 self._intake.count(reason)
                 return Refuse(NO_TRANSFER, 0, reason)
-        return Hello(PROTOCOL, self._intake.me, self._intake.fingerprint)
+        self.sender, self.lane = frame.sender, frame.lane
+        return Hello(PROTOCOL, self._intake.me, self._intake.fingerprint, frame.lane, self._intake.credit_bytes)
 
     def receive(self, frame: Frame) -> Frame | None:
         """The answer to any frame without payload, if it wants one. Raises FrameError on what a sender never says."""
@@ -121,7 +172,7 @@ class Session:
                 if self._attempts.get(transfer) != attempt:
                     return self._refuse(transfer, attempt, Reason.UNKNOWN)
                 self._end(transfer)
-                self._intake.sink(KvClosed(transfer, closing))
+                self._intake.closed(transfer, closing)
                 return CloseAck(transfer, attempt)
             case CancelFrame(transfer, attempt):
                 if self._attempts.get(transfer) == attempt:
@@ -133,10 +184,11 @@ class Session:
 
     def _open(self, frame: OpenFrame) -> Refuse | None:
         refusal = self._admit(frame)
+        if not refusal and not self._intake.own(frame.transfer, self, frame.attempt):
+            refusal = Reason.UNKNOWN
         if refusal:
             return self._refuse(frame.transfer, frame.attempt, refusal)
         self._attempts[frame.transfer] = frame.attempt
-        self._intake.own(frame.transfer, self)
         return None
 
     def _admit(self, frame: OpenFrame) -> Reason | None:
@@ -174,26 +226,26 @@ class Session:
         if place is Reason.DOUBLE:
             self._intake.count(place)
             return AckFrame(frame.transfer, frame.attempt, frame.start, frame.stop)
+        if place is Reason.BUSY:  # the sender tries again
+            self._intake.count(place)
+            return Refuse(frame.transfer, frame.attempt, place, frame.start, frame.stop)
         if place in ENDS_CHUNK:
             self._damaged(frame.transfer, place)
             return Refuse(frame.transfer, frame.attempt, place, frame.start, frame.stop)
         return self._refuse(frame.transfer, frame.attempt, place, frame.start, frame.stop)
 
     def _land(self, frame: ChunkFrame, place: Place) -> Frame:
-        landed = self._intake.staging.land(place)
-        if not landed:
+        if not self._intake.land(frame.transfer, place):
             return self._refuse(frame.transfer, frame.attempt, Reason.UNKNOWN, frame.start, frame.stop)
         if place.aside:
             self._intake.count(Reason.OVERLAP)
-        for start, stop in landed:
-            self._intake.sink(KvLanded(frame.transfer, start, stop))
         return AckFrame(frame.transfer, frame.attempt, frame.start, frame.stop)
 
     def cut_short(self, frame: ChunkFrame, place: Place | Reason) -> None:
-        """The connection ended inside the payload."""
+        """The connection ended inside the payload. Its sender knows, and sends the chunk again."""
         if isinstance(place, Place):
             self._intake.staging.give_back(place)
-            self._damaged(frame.transfer, Reason.SHORT)
+            self._intake.count(Reason.SHORT)
 
     def broken(self) -> None:
         """A frame could not be read: every open transfer may have lost one."""

@@ -14,7 +14,8 @@ from ..core.wire import ChunkFrame, Frame
 from ..ports import Clock
 
 if TYPE_CHECKING:
-    from .kv_memory import Connection, MemoryKvLink
+    from .kv_memory import MemoryKvLink
+    from .kv_memory_lane import Connection
 
 
 class Parcel(NamedTuple):

@@ -1,10 +1,12 @@
 """KvLink over TCP: bulk KV on direct sockets, from the engine's memory to the receiver's staging memory.
 
-One line for each receiver's address: receivers never wait for each other, and transfers to one receiver take turns chunk by chunk.
-The sink, notes and source are called from the link's own threads. No call waits for the network.
+One line for each receiver's address, with a few connections: receivers never wait for each other. All lines to one site keep one
+pace and one estimate of what it can carry. The sink, notes and source are called from the link's own threads. No call waits for
+the network.
 """
 
 import threading
+from functools import partial
 from itertools import count
 
 from ..core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer
@@ -12,13 +14,15 @@ from ..core.events import Event, KvCloseAcked, TransferFailed
 from ..core.ids import Peer, TransferId
 from ..core.link import LinkEstimator
 from ..core.outbox import Outbox
+from ..core.pace import Pace
 from ..core.wire import PROTOCOL, Hello
 from ..ports import Clock, KvChunk, KvSource, Notes, Sink
 from .kv_intake import Intake, wire_shape
 from .kv_report import tell_line
+from .kv_tcp_lane import Means
 from .kv_tcp_line import Line
 from .kv_tcp_listener import KvListener
-from .kv_tcp_stream import TcpOptions
+from .kv_tcp_socket import TcpOptions
 from .staging import Staging
 
 CHUNK_TOKENS_MAX = 4096
@@ -45,14 +49,16 @@ class TcpKvLink:
         self._source, self._sink, self._notes, self._clock = source, sink, notes, clock
         self._options = options or TcpOptions()
         self._chunk_tokens_max, self._advertise = chunk_tokens_max, advertise
-        self._hello = Hello(PROTOCOL, me, fingerprint)
+        self._means = Means(Hello(PROTOCOL, me, fingerprint), source, clock, self._options)
         self.staging = Staging(staging_bytes, source.kv_shape)
-        self._intake = Intake(me, fingerprint, self.staging, sink, notes)
+        self._intake = Intake(
+            me, fingerprint, self.staging, sink, notes, credit_bytes=self._options.credit_bytes
+        )  # fmt: skip
         self._listener = KvListener(listen, self._intake, self._options)
         self._lock = threading.RLock()
         self._lines: dict[str, Line] = {}
         self._line_of: dict[TransferId, Line] = {}
-        self._links: dict[str, LinkEstimator] = {}
+        self._sites: dict[str, Pace] = {}
         self._attempts = count(1)
         self._closed = False
 
@@ -95,14 +101,14 @@ class TcpKvLink:
         with self._lock:
             if self._closed:
                 return
-            self.cancel(effect.transfer)
             line = self._lines.get(effect.address)
-            attempt = next(self._attempts)
-            if line is None or not line.open(effect, attempt):
-                line = self._make_line(effect)
-                line.open(effect, attempt)
-                self._lines[effect.address] = line
+            before = self._line_of.get(effect.transfer)
+            if before and before is not line:
+                before.cancel(effect.transfer)
+            if line is None:
+                line = self._lines[effect.address] = self._make_line(effect)
             self._line_of[effect.transfer] = line
+            line.open(effect, next(self._attempts))
 
     def offer(self, effect: OfferKv) -> None:
         with self._lock:
@@ -120,21 +126,18 @@ class TcpKvLink:
                 line.cancel(transfer)
 
     def _make_line(self, effect: OpenTransfer) -> Line:
-        self._lines = {address: line for address, line in self._lines.items() if not line.retired}
-        site = effect.receiver.site
-        link = self._links.setdefault(site, LinkEstimator(site))
-        shape = wire_shape(self._source.kv_shape)
-        return Line(
-            effect.address,
-            self._options.congestion_near if effect.near else self._options.congestion_far,
-            self._hello,
-            Outbox(shape, link, self._options.silence_s, self._chunk_tokens_max),
-            self._source,
-            self._clock,
-            lambda events: self._tell(link, events),
-            self._lock,
-            self._options,
+        for address in [address for address, line in self._lines.items() if line.resting]:
+            del self._lines[address]
+        pace = self._sites.setdefault(effect.receiver.site, Pace(LinkEstimator(effect.receiver.site)))
+        outbox = Outbox(
+            wire_shape(self._source.kv_shape),
+            pace,
+            silence_s=self._options.silence_s,
+            chunk_tokens_max=self._chunk_tokens_max,
+            streams=self._options.streams_near if effect.near else self._options.streams_far,
         )
+        tell = partial(self._tell, pace.link)
+        return Line(effect.address, effect.near, outbox, self._means, tell, self._lock)
 
     def _tell(self, link: LinkEstimator, events: list[Event]) -> None:
         for event in events:

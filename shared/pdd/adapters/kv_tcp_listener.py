@@ -10,7 +10,8 @@ import threading
 from ..core.errors import FrameError
 from ..core.wire import ChunkFrame, Reason, Refuse
 from .kv_intake import Intake, Session
-from .kv_tcp_stream import TcpOptions, TcpStream, listen
+from .kv_tcp_socket import SocketChannel, TcpOptions, listen, tune
+from .kv_tcp_stream import TcpStream
 
 
 class KvListener:
@@ -58,7 +59,9 @@ class KvListener:
 
     def _take(self, connection: socket.socket) -> None:
         try:
-            stream = TcpStream(connection, self._options.silence_s, self._options.payload_max)
+            tune(connection, self._options)
+            channel = SocketChannel(connection, self._options.silence_s)
+            stream = TcpStream(channel, self._options.payload_max)
         except OSError:
             return connection.close()
         thread = threading.Thread(target=self._serve, args=(stream,), name="kv-in", daemon=True)

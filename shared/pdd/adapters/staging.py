@@ -1,11 +1,11 @@
 """Bounded memory for KV that has landed and is not imported yet. Only chunks that were expected find a place in it.
 
 A transfer has one buffer for its tokens [start, stop); a chunk of T tokens lies at (chunk start - start) * bytes_per_token, in the
-canonical layout of those T tokens. What has landed is never written again. Thread-safe.
+canonical layout of those T tokens. What has landed is never written again, and a dropped transfer's memory is given to nobody
+while a late chunk of it may still be written there. Thread-safe.
 """
 
 import hmac
-import mmap
 import threading
 from bisect import bisect_right
 from dataclasses import dataclass, field
@@ -15,6 +15,9 @@ from ..core.errors import IllegalEvent
 from ..core.ids import Epoch, TransferId
 from ..core.wire import Reason
 from ..ports import KvChunk, KvShape
+from .staging_arena import Arena
+
+ALIGNMENT_ROOM = 64 << 10  # so that a thousand transfers' rounding takes nothing of the budget
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +35,10 @@ class Reserved:
     size: int
     shape: KvShape | None = None  # the sender's
     memory: memoryview | None = None
+    offset: int = 0  # of `memory` in the arena
     pieces: list[Piece] = field(default_factory=list)  # ascending, disjoint
+    claims: int = 0  # places that somebody may be writing to
+    dropped: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -54,6 +60,7 @@ class Staging:
         self.budget_bytes = budget_bytes
         self.used_bytes = 0
         self._shape = shape
+        self._arena = Arena(budget_bytes + ALIGNMENT_ROOM)
         self._reserved: dict[TransferId, Reserved] = {}
         self._lock = threading.Lock()
 
@@ -101,11 +108,34 @@ class Staging:
         gone = self._reserved.pop(transfer, None)
         if gone:
             self.used_bytes -= gone.size
+            gone.dropped = True
+            self._give_back_memory(gone)
+
+    def _give_back_memory(self, owner: Reserved) -> None:
+        if owner.dropped and not owner.claims and owner.memory is not None:
+            self._arena.give_back(owner.offset, owner.size)
+            owner.memory = None
+
+    def knows(self, transfer: TransferId) -> bool:
+        return transfer in self._reserved
+
+    def whole(self, transfer: TransferId) -> bool:
+        """Has everything that was expected landed?"""
+        with self._lock:
+            owner = self._reserved.get(transfer)
+            if owner is None:
+                return False
+            at = owner.expected.start
+            for piece in owner.pieces:
+                if piece.start != at or not piece.landed:
+                    return False
+                at = piece.stop
+            return at == owner.expected.stop
 
     # -- the line's side ----------------------------------------------------------------------------------------------
 
     def admit(self, transfer: TransferId, epoch: Epoch, secret: bytes, shape: KvShape) -> Reason | None:
-        """A sender opens the transfer. Memory is mapped here, and touched only as chunks land."""
+        """A sender opens the transfer. Its memory is taken here, and touched only as chunks land."""
         with self._lock:
             owner = self._reserved.get(transfer)
             if owner is None:
@@ -124,9 +154,12 @@ class Staging:
         size = (owner.expected.stop - owner.expected.start) * shape.bytes_per_token
         if self.used_bytes + size - owner.size > self.budget_bytes:
             return Reason.MEMORY
+        taken = self._arena.take(size)
+        if taken is None:
+            return Reason.MEMORY  # there is enough, in pieces too small
         self.used_bytes += size - owner.size
         owner.size, owner.shape = size, shape
-        owner.memory = memoryview(mmap.mmap(-1, size)) if size else memoryview(bytearray())
+        owner.offset, owner.memory = taken
         return None
 
     def claim(self, transfer: TransferId, epoch: Epoch, start: int, stop: int) -> Place | Reason:
@@ -143,17 +176,29 @@ class Staging:
             pieces = [Piece(a, b) for a, b in _gaps(start, stop, taken)]
             if not pieces:
                 return Reason.DOUBLE if all(piece.landed for piece in taken) else Reason.BUSY
-            for piece in pieces:
-                owner.pieces.insert(bisect_right(owner.pieces, piece.start, key=lambda other: other.start), piece)
-            if not taken:
-                return Place(_view(owner, start, stop), start, stop, owner, pieces, aside=False)
-            aside = memoryview(bytearray((stop - start) * owner.shape.bytes_per_token))
-            return Place(aside, start, stop, owner, pieces, aside=True)
+            place = self._place(owner, start, stop, pieces, bool(taken))
+            if isinstance(place, Place):
+                owner.claims += 1
+                for piece in pieces:
+                    owner.pieces.insert(bisect_right(owner.pieces, piece.start, key=lambda other: other.start), piece)
+            return place
+
+    def _place(self, owner: Reserved, start: int, stop: int, pieces: list[Piece], aside: bool) -> Place | Reason:
+        """A chunk whose tokens are partly here is received aside: that memory is staging's too."""
+        if not aside:
+            return Place(_view(owner, start, stop), start, stop, owner, pieces, aside=False)
+        assert owner.shape is not None
+        size = (stop - start) * owner.shape.bytes_per_token
+        if self.used_bytes + size > self.budget_bytes:
+            return Reason.BUSY
+        self.used_bytes += size
+        return Place(memoryview(bytearray(size)), start, stop, owner, pieces, aside=True)
 
     def land(self, place: Place) -> list[tuple[int, int]]:
         """The payload is verified. Returns the token ranges that are new; none where the transfer was dropped meanwhile."""
         with self._lock:
-            if self._reserved.get(place.owner.expected.transfer) is not place.owner:
+            self._leave(place)
+            if place.owner.dropped:
                 return []
             for piece in place.pieces:
                 if place.aside:
@@ -163,9 +208,16 @@ class Staging:
 
     def give_back(self, place: Place) -> None:
         with self._lock:
+            self._leave(place)
             for piece in place.pieces:
                 if not piece.landed:
                     place.owner.pieces.remove(piece)
+
+    def _leave(self, place: Place) -> None:
+        place.owner.claims -= 1
+        if place.aside:
+            self.used_bytes -= place.view.nbytes
+        self._give_back_memory(place.owner)
 
 
 def _view(owner: Reserved, start: int, stop: int) -> memoryview:

@@ -111,7 +111,9 @@ class DropKv(Effect):
 
 @dataclass(frozen=True, slots=True)
 class OpenTransfer(Effect):
-    """`near` transfers stay in the site; the others cross the WAN, in the order given by priority."""
+    """`near` transfers stay in the site; the others cross the WAN, the shortest first. `tokens`: how many it will be offered in
+    all (0: not known). `warm_up`: nobody waits for it, so that it comes after all others.
+    """
 
     transfer: TransferId
     key: Key
@@ -120,6 +122,8 @@ class OpenTransfer(Effect):
     secret: bytes
     traceparent: str
     near: bool
+    tokens: int = 0
+    warm_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,8 @@
-"""What the way to one site can carry, measured from what was sent and answered, never configured.
+"""What the way to one site can carry, measured from what was sent and answered, never configured: rate, round trip, queue, loss.
 
 The rate counts answered bytes over the seconds in which the line was the limit: from the earliest moment the first byte could
-have been answered, or from the last answer, to this answer. Waiting for prefill, or for a round trip, is not the line's time.
+have been answered, or from the last answer, to this answer. Waiting for prefill, for a round trip, or for our own pace is not
+the line's time.
 """
 
 import math
@@ -12,6 +13,7 @@ from .messages import LineState
 MEMORY_S = 2.0  # of busy time: older answers fade
 REPORT_EVERY_S = 0.25
 ROUND_TRIPS_KEPT = 4
+QUEUE_MEMORY_S = 1.0  # a queue nobody has measured for so long is none
 
 CHUNK_S = 0.1  # a chunk should take the line about so long, so that small transfers come between
 CHUNK_BYTES_MIN = 64 << 10
@@ -19,68 +21,127 @@ CHUNK_BYTES_MAX = 2 << 20
 CHUNK_BYTES_FIRST = 128 << 10  # until something is measured
 WINDOW_BYTES_MAX = 64 << 20
 
+SMALL_S = 0.1  # a transfer that takes the line no longer than this is small
+SMALL_BYTES = (256 << 10, 8 << 20)  # whatever the line
+
+HELD_BACK = 0.85  # answers that come at this part of our own pace say nothing about the line
+
+
+class Meter:
+    """Bytes over seconds; what is old fades."""
+
+    def __init__(self) -> None:
+        self.bytes = self.seconds = 0.0
+
+    def add(self, count: int, span: float) -> None:
+        faded = math.exp(-span / MEMORY_S)
+        self.bytes = self.bytes * faded + count
+        self.seconds = self.seconds * faded + span
+
+    @property
+    def rate(self) -> float:
+        return self.bytes / self.seconds if self.seconds > 0 else 0.0
+
 
 class LinkEstimator:
-    """All connections to one site tell one estimator: they share the line."""
+    """All connections to one site tell one estimator: they share the line. `paced_at`: the rate we hold ourselves to, if any."""
 
     def __init__(self, site: str) -> None:
         self.site = site
         self.queued_bytes = 0  # offered and not answered
+        self.small_bytes = 0  # the part of it that belongs to small transfers
         self.inflight_bytes = 0  # sent and not answered
+        self.answered_bytes = 0  # ever
         self.rtt_s = 0.0
+        self.paced_at = math.inf
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
-        self._bytes = self._seconds = 0.0  # faded sums
+        self._line, self._paced = Meter(), Meter()
         self._answered_at = -math.inf
         self._busy_since = 0.0
+        self._queue_s, self._queue_at = 0.0, -math.inf
+        self._segments = [0, 0]  # sent, sent again; faded by halves
         self._reported_at = -math.inf
         self._reported_queue = 0
 
     # -- what happens -------------------------------------------------------------------------------------------------
 
-    def on_offered(self, count: int) -> None:
+    def on_offered(self, count: int, small: bool = False) -> None:
         self.queued_bytes += count
+        self.small_bytes += count * small
 
-    def on_withdrawn(self, count: int) -> None:
+    def on_withdrawn(self, count: int, small: bool = False) -> None:
         """Offered bytes that will not be sent."""
-        self.queued_bytes -= count
+        self.on_offered(-count, small)
 
     def on_sent(self, count: int, now: float) -> None:
         if not self.inflight_bytes:
             self._busy_since = now
         self.inflight_bytes += count
 
-    def on_acked(self, count: int, sent_at: float, now: float) -> None:
+    def on_acked(self, count: int, sent_at: float, now: float, small: bool = False) -> None:
         if not self.rtt_s or now - sent_at < self.rtt_s:
             self.on_round_trip(now - sent_at)  # an answer's delay bounds the round trip from above, and tells no more
         else:
-            span = now - max(self._answered_at, sent_at + self.rtt_s)
-            faded = math.exp(-span / MEMORY_S)
-            self._bytes = self._bytes * faded + count
-            self._seconds = self._seconds * faded + span
+            self._on_rate(count, now - max(self._answered_at, sent_at + self.rtt_s))
         self._answered_at = now
-        self.on_lost(count)
+        self.answered_bytes += count
+        self.on_lost(count, small)
 
-    def on_lost(self, count: int) -> None:
+    def _on_rate(self, count: int, span: float) -> None:
+        if self.paced_at == math.inf:
+            self._paced = Meter()
+            return self._line.add(count, span)
+        self._paced.add(count, span)
+        rate = self._paced.rate
+        if self._paced.seconds > CHUNK_S and (rate < HELD_BACK * self.paced_at or rate > self._line.rate):
+            self._line.bytes, self._line.seconds = self._paced.bytes, self._paced.seconds
+
+    def on_lost(self, count: int, small: bool = False) -> None:
         """Sent bytes that will not be answered."""
         self.inflight_bytes -= count
-        self.queued_bytes -= count
+        self.on_withdrawn(count, small)
+
+    def on_resent(self, count: int) -> None:
+        """Sent bytes whose connection ended: they wait again."""
+        self.inflight_bytes -= count
 
     def on_round_trip(self, seconds: float) -> None:
         """Measured while nothing was in flight, so that our own queue is not in it."""
         self._round_trips.append(seconds)
         self.rtt_s = min(self._round_trips)
 
+    def on_loaded_round_trip(self, seconds: float, now: float) -> None:
+        """Measured while bytes were in flight: what is beyond the round trip is the queue."""
+        self._queue_s, self._queue_at = max(0.0, seconds - self.rtt_s), now
+
+    def on_segments(self, sent: int, again: int) -> None:
+        """What the kernel sent since it was last asked, and how much of it for a second time."""
+        if self._segments[0] > 1 << 16:
+            self._segments = [count // 2 for count in self._segments]
+        self._segments[0] += sent
+        self._segments[1] += again
+
     # -- what follows -------------------------------------------------------------------------------------------------
 
     def bytes_per_s(self, now: float) -> float:
         """0 while nothing is measured. A silent line's rate falls while it is silent."""
-        seconds = self._seconds + self._waiting(now)
-        return self._bytes / seconds if seconds > 0 else 0.0
+        seconds = self._line.seconds + self._waiting(now)
+        return self._line.bytes / seconds if seconds > 0 else 0.0
 
     def _waiting(self, now: float) -> float:
         if not self.inflight_bytes:
             return 0.0
         return max(0.0, now - max(self._answered_at, self._busy_since + self.rtt_s))
+
+    def queue_s(self, now: float) -> float:
+        """What a byte waits on the way beyond the round trip."""
+        return self._queue_s if now - self._queue_at < QUEUE_MEMORY_S else 0.0
+
+    @property
+    def loss(self) -> float:
+        """The share of segments that had to be sent again; 0 where the kernel does not tell."""
+        sent, again = self._segments
+        return again / sent if sent else 0.0
 
     def eta(self, count: int, now: float) -> float:
         """Seconds until `count` more bytes are answered, behind what is queued; infinite while nothing is measured."""
@@ -96,10 +157,15 @@ class LinkEstimator:
         pipe = 2 * self.bytes_per_s(now) * self.rtt_s
         return int(min(pipe, WINDOW_BYTES_MAX)) + 2 * self.chunk_bytes(now)
 
+    def small_limit(self, now: float) -> int:
+        """A transfer of at most so many bytes is small."""
+        lowest, highest = SMALL_BYTES
+        return int(min(max(self.bytes_per_s(now) * SMALL_S, lowest), highest))
+
     def report(self, now: float) -> LineState | None:
         """The line's state, a few times a second at most, and once more when the queue has emptied."""
         emptied = self._reported_queue and not self.queued_bytes
         if now - self._reported_at < REPORT_EVERY_S and not emptied:
             return None
         self._reported_at, self._reported_queue = now, self.queued_bytes
-        return LineState(self.site, self.bytes_per_s(now), self.rtt_s, self.queued_bytes)
+        return LineState(self.site, self.bytes_per_s(now), self.rtt_s, self.queued_bytes, self.queue_s(now), self.loss)

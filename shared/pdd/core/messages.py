@@ -184,6 +184,8 @@ class LineState(msgspec.Struct, frozen=True, array_like=True):
     bytes_per_s: float
     rtt_s: float
     queued_bytes: int
+    queue_s: float = 0.0  # what a byte waits on the way beyond the round trip
+    loss: float = 0.0  # the share of segments that were sent again
 
 
 class WorkerCard(msgspec.Struct, frozen=True, array_like=True):

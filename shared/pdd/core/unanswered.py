@@ -23,10 +23,11 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """`size`: payload bytes. `clean`: no payload was in flight, so that the answer tells the line's own round trip."""
+    """`size`: payload bytes. `clean`: none were in flight, so that the answer tells the line's own round trip."""
 
     size: int
     at: float
+    small: bool = False
     clean: bool = False
 
 
@@ -35,6 +36,7 @@ class Unanswered:
         self._link = link
         self._sent: dict[Item, Sent] = {}
         self.payload_bytes = 0
+        self.small_bytes = 0  # the part of it that belongs to small transfers
 
     def __len__(self) -> int:
         return len(self._sent)
@@ -46,20 +48,23 @@ class Unanswered:
     def oldest_at(self) -> float:
         return next(iter(self._sent.values())).at
 
-    def add(self, item: Item, size: int, now: float) -> None:
+    def chunks_of(self, transfer: TransferId, attempt: int) -> bool:
+        """Is any chunk of this attempt without an answer?"""
+        return any(one.kind == "chunk" and one[1:3] == (transfer, attempt) for one in self._sent)
+
+    def add(self, item: Item, size: int, now: float, small: bool = False) -> None:
         self.lose(item)  # asked for twice: the first one's answer will do for both
-        self._sent[item] = Sent(size, now, clean=not self.payload_bytes)
-        self.payload_bytes += size
+        self._sent[item] = Sent(size, now, small, clean=not self._link.inflight_bytes)
+        self._count(size, small)
         if size:
             self._link.on_sent(size, now)
 
     def answer(self, item: Item, now: float) -> Sent | None:
         """`item` did arrive. None where it is not waited for. Call `lost_before` first."""
         sent = self._sent.pop(item, None)
-        if sent:
-            self.payload_bytes -= sent.size
-            if sent.size:
-                self._link.on_acked(sent.size, sent.at, now)
+        if sent and sent.size:
+            self._count(-sent.size, sent.small)
+            self._link.on_acked(sent.size, sent.at, now, sent.small)
         return sent
 
     def lost_before(self, item: Item) -> Iterator[Item]:
@@ -73,9 +78,19 @@ class Unanswered:
     def lose(self, item: Item) -> None:
         sent = self._sent.pop(item, None)
         if sent and sent.size:
-            self.payload_bytes -= sent.size
-            self._link.on_lost(sent.size)
+            self._count(-sent.size, sent.small)
+            self._link.on_lost(sent.size, sent.small)
 
-    def clear(self) -> None:
-        for item in list(self._sent):
-            self.lose(item)
+    def take_back(self, item: Item) -> None:
+        """It has to be sent again: it stays queued."""
+        sent = self._sent.pop(item, None)
+        if sent and sent.size:
+            self._count(-sent.size, sent.small)
+            self._link.on_resent(sent.size)
+
+    def _count(self, size: int, small: bool) -> None:
+        self.payload_bytes += size
+        self.small_bytes += size * small
+
+    def all(self) -> list[Item]:
+        return list(self._sent)

@@ -49,13 +49,14 @@ class Reason(StrEnum):
     RANGE = "range"
     LENGTH = "length"
     CHECKSUM = "checksum"
+    CODEC = "codec"  # not packed as it says
     SHORT = "short"  # the connection ended inside the payload
     DOUBLE = "double"
     OVERLAP = "overlap"  # part of it had landed; the rest was kept
     BUSY = "busy"  # another connection is writing there
 
 
-ENDS_CHUNK: Final = frozenset({Reason.RANGE, Reason.LENGTH, Reason.CHECKSUM, Reason.SHORT, Reason.BUSY})
+ENDS_CHUNK: Final = frozenset({Reason.RANGE, Reason.LENGTH, Reason.CHECKSUM, Reason.CODEC, Reason.SHORT, Reason.BUSY})
 
 
 class WireShape(msgspec.Struct, frozen=True, array_like=True):
@@ -78,11 +79,18 @@ class Frame(msgspec.Struct, frozen=True, array_like=True): ...
 
 
 class Hello(Frame, frozen=True, array_like=True):
-    """The first frame each way. The receiver answers with its own, or refuses."""
+    """The first frame each way. The receiver answers with its own, or refuses.
+
+    `lane`: which of the sender's connections this is; a later one of the same number takes its place. `credit_bytes`: so many
+    bytes of payload may be unanswered, over all lanes (0: no bound). `codecs`: how payloads may be packed.
+    """
 
     protocol: int
     sender: Peer
     fingerprint: str
+    lane: Index = 0
+    credit_bytes: Index = 0
+    codecs: tuple[str, ...] = ()
 
 
 class OpenFrame(Frame, frozen=True, array_like=True):
@@ -98,7 +106,10 @@ class OpenFrame(Frame, frozen=True, array_like=True):
 
 
 class ChunkFrame(Frame, frozen=True, array_like=True):
-    """Tokens [start, stop) of layers [first_layer, stop_layer), followed by `payload_bytes` bytes whose xxh3-64 is `checksum`."""
+    """Tokens [start, stop) of layers [first_layer, stop_layer), followed by `payload_bytes` bytes whose xxh3-64 is `checksum`.
+
+    Both are the payload's as it crosses: packed by `codec`, where one is named.
+    """
 
     transfer: TransferId
     attempt: Index
@@ -110,6 +121,7 @@ class ChunkFrame(Frame, frozen=True, array_like=True):
     dtype: DtypeName
     checksum: Annotated[int, msgspec.Meta(ge=0)]
     payload_bytes: Index
+    codec: str = ""
 
 
 class CloseFrame(Frame, frozen=True, array_like=True):

@@ -21,8 +21,8 @@ from ..events import (
 )
 from ..ids import Peer, Role
 from ..messages import Assignment, MainReady, PrepareMain, Taken, Written, Yield
+from .held import Computed, Wrote
 from .receiver import Filling, Receiver
-from .worker import Computed, Wrote
 
 
 class Phase(Enum):

@@ -22,8 +22,8 @@ from ..effects import (
 from ..events import KvAcked, KvCloseAcked, SequenceOpened, SequenceRefused, TransferFailed
 from ..ids import Peer, TransferId
 from ..messages import Assignment, Cut, KvDelivered, MainReady, StartPrefill, StopSending, Ticket
+from .held import Computed, Wrote
 from .relaying import Pen, Relay, RelayHeld
-from .worker import Computed, Wrote
 
 
 class Phase(Enum):

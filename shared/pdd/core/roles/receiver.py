@@ -23,8 +23,9 @@ from ..events import (
 )
 from ..ids import Role, TransferId
 from ..messages import Ticket, Written
+from .held import Computed
 from .relaying import RelayHeld
-from .worker import Computed, Worker
+from .worker import Worker
 
 
 def context_limit(role: Role, engine_limit: int, staging_bytes: int, bytes_per_token: int) -> int:

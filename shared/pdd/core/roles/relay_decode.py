@@ -16,9 +16,9 @@ from ..events import (
 )
 from ..ids import Peer
 from ..messages import Assignment, Cut, MainReady, PrepareRelay
+from .held import Computed
 from .receiver import Filling, Receiver
 from .relaying import Pen, Relay
-from .worker import Computed
 
 
 class Phase(Enum):

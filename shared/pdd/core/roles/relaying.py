@@ -12,7 +12,8 @@ from ..effects import Count, Hush, Speak
 from ..ids import Peer
 from ..messages import Cut, CutAnswer, MainReady, Taken, Yield
 from ..policies import POLICIES, Progress
-from .worker import Computed, Held, Worker, Wrote
+from .held import Computed, Held, Wrote
+from .worker import Worker
 
 CROWDED = 0.5  # of the places in use: a relay's bound then holds
 

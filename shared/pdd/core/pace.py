@@ -1,0 +1,64 @@
+"""How fast bulk may leave for one site, all connections together. Small transfers are never held back.
+
+Alone, bulk takes the whole line. It stays below the measured rate while something small waits here or the line's queue is long,
+and within what the line's owner has leased; when a lease ends, within an equal share, and some time later as TCP shares.
+"""
+
+import math
+
+from .link import LinkEstimator
+
+BESIDE_SMALL = 0.78  # of the measured rate, while something small waits
+DRAINING = 0.93  # while the line's queue is long: it gets shorter
+QUEUE_LONG = 0.4  # of the round trip, or QUEUE_LONG_S: a queue that small transfers would feel
+QUEUE_LONG_S = 0.02
+BURST_S = 0.01  # what was not used so long ago may still be used
+SHARE_S = 10.0  # how long an equal share holds after the last lease
+
+
+class Pace:
+    """All lanes to one site ask one pace."""
+
+    def __init__(self, link: LinkEstimator) -> None:
+        self.link = link
+        self._lease = self._share = math.inf
+        self._lease_until = -math.inf
+        self._next_at = -math.inf
+        self._draining = False
+
+    def lease(self, bytes_per_s: float, share_bytes_per_s: float, until: float) -> None:
+        """Up to `until` no faster than the first, then no faster than the second; infinite: as the line allows."""
+        self._lease, self._share, self._lease_until = bytes_per_s, share_bytes_per_s, until
+
+    def limit(self, now: float) -> float:
+        """Bytes a second; infinite: not limited. The estimator is told, so that our own pace is not taken for the line's."""
+        limit = self._leased(now)
+        if rate := self.link.bytes_per_s(now):
+            if self.link.small_bytes:
+                limit = min(limit, BESIDE_SMALL * rate)
+            if self._drains(now):
+                limit = min(limit, DRAINING * rate)
+        self.link.paced_at = limit
+        return limit
+
+    def _leased(self, now: float) -> float:
+        if now < self._lease_until:
+            return self._lease
+        return self._share if now < self._lease_until + SHARE_S else math.inf
+
+    def _drains(self, now: float) -> bool:
+        """From a long queue on, until it is half as long."""
+        long = max(QUEUE_LONG * self.link.rtt_s, QUEUE_LONG_S)
+        self._draining = self.link.queue_s(now) > (long / 2 if self._draining else long)
+        return self._draining
+
+    @property
+    def next_at(self) -> float:
+        """No bulk before."""
+        return self._next_at
+
+    def sent(self, count: int, now: float) -> None:
+        """`count` bytes of bulk leave."""
+        limit = self.limit(now)
+        begun = max(self._next_at, now - BURST_S)
+        self._next_at = begun + count / limit if limit < math.inf else -math.inf
