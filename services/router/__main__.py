@@ -2,6 +2,7 @@
 
 import sys
 
+from pdd.adapters.grammar import grammars_of
 from pdd.core.ids import Role
 from pdd.runtime.health import Health
 from pdd.runtime.lifecycle import listen, run_main, run_service
@@ -10,9 +11,10 @@ from pdd.wiring import Process, make_router, open_router
 
 from .abortable import AbortableHttp
 from .app import create_app
+from .bounds import Bounds
 from .open_requests import OpenRequests
 from .settings import EdgeSettings
-from .status import fleet_status, longest_context
+from .status import fleet_can, fleet_status, longest_context
 from .text import ModelText
 
 
@@ -30,6 +32,9 @@ async def serve(settings: RouterSettings) -> int:
         health,
         process.notes.render,
         lambda: longest_context(router.machine, process.clock.now()),
+        Bounds(
+            grammars_of(settings.model_dir), lambda feature: fleet_can(router.machine, process.clock.now(), feature)
+        ),
     )
     app.get("/status")(lambda: fleet_status(router.machine, process.clock.now()))
     wired = open_router(process, router, open_requests)

@@ -9,8 +9,9 @@ import orjson
 
 from pdd.core.effects import RequestReport
 
-from .choice import TokenEntry
+from .choice import Piece, TokenEntry
 from .text import ModelText
+from .tool_calls import CallPart
 
 DONE = b"data: [DONE]\n\n"
 KEEP_ALIVE = b": keep-alive\n\n"
@@ -22,8 +23,7 @@ class Outcome:
     """One whole choice. `report` is None unless the client asked for it and may have it."""
 
     index: int
-    text: str = ""
-    entries: list[TokenEntry] = field(default_factory=list)
+    piece: Piece = field(default_factory=Piece)
     finish: str | None = None
     report: RequestReport | None = None
 
@@ -50,7 +50,7 @@ class Answers(Protocol):
 
     def opening(self, index: int) -> bytes: ...
 
-    def piece(self, index: int, text: str, entries: Sequence[TokenEntry]) -> bytes: ...
+    def piece(self, index: int, piece: Piece) -> bytes: ...
 
     def closing(self, index: int, finish: str, report: RequestReport | None) -> bytes: ...
 
@@ -69,10 +69,16 @@ class ChatAnswers:
             b'%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null' % index
         )
 
-    def piece(self, index: int, text: str, entries: Sequence[TokenEntry]) -> bytes:
+    def piece(self, index: int, piece: Piece) -> bytes:
+        entries = piece.entries
+        delta: dict[str, Any] = {}
         logprobs = orjson.dumps(chat_logprobs(self._text, entries)) if entries else b"null"
+        if piece.text or not piece.calls:
+            delta["content"] = piece.text
+        if piece.calls:
+            delta["tool_calls"] = [call_delta(part) for part in piece.calls]
         return self._frame.event(
-            b'%d,"delta":{"content":%b},"logprobs":%b,"finish_reason":null' % (index, orjson.dumps(text), logprobs)
+            b'%d,"delta":%b,"logprobs":%b,"finish_reason":null' % (index, orjson.dumps(delta), logprobs)
         )
 
     def closing(self, index: int, finish: str, report: RequestReport | None) -> bytes:
@@ -87,8 +93,8 @@ class ChatAnswers:
         choices = [
             {
                 "index": outcome.index,
-                "message": {"role": "assistant", "content": outcome.text},
-                "logprobs": chat_logprobs(self._text, outcome.entries) if outcome.entries else None,
+                "message": message(outcome.piece),
+                "logprobs": chat_logprobs(self._text, outcome.piece.entries) if outcome.piece.entries else None,
                 "finish_reason": outcome.finish,
             }
             for outcome in outcomes
@@ -106,12 +112,12 @@ class CompletionAnswers:
 
     def opening(self, index: int) -> bytes:
         echo = self._echo(index)
-        return self.piece(index, echo, ()) if echo else b""
+        return self.piece(index, Piece(echo)) if echo else b""
 
-    def piece(self, index: int, text: str, entries: Sequence[TokenEntry]) -> bytes:
-        logprobs = orjson.dumps(self._logprobs(index, entries)) if entries else b"null"
+    def piece(self, index: int, piece: Piece) -> bytes:
+        logprobs = orjson.dumps(self._logprobs(index, piece.entries)) if piece.entries else b"null"
         return self._frame.event(
-            b'%d,"text":%b,"logprobs":%b,"finish_reason":null' % (index, orjson.dumps(text), logprobs)
+            b'%d,"text":%b,"logprobs":%b,"finish_reason":null' % (index, orjson.dumps(piece.text), logprobs)
         )
 
     def closing(self, index: int, finish: str, report: RequestReport | None) -> bytes:
@@ -126,8 +132,8 @@ class CompletionAnswers:
         choices = [
             {
                 "index": outcome.index,
-                "text": self._echo(outcome.index) + outcome.text,
-                "logprobs": self._logprobs(outcome.index, outcome.entries) if outcome.entries else None,
+                "text": self._echo(outcome.index) + outcome.piece.text,
+                "logprobs": self._logprobs(outcome.index, outcome.piece.entries) if outcome.piece.entries else None,
                 "finish_reason": outcome.finish,
             }
             for outcome in outcomes
@@ -174,6 +180,25 @@ class _Frame:
         if reports:
             body["pdd"] = reports[0] if len(outcomes) == 1 else reports
         return orjson.dumps(body)
+
+
+def call_delta(part: CallPart) -> dict[str, Any]:
+    if not part.name:
+        return {"index": part.index, "function": {"arguments": part.arguments}}
+    function = {"name": part.name, "arguments": part.arguments}
+    return {"index": part.index, "id": part.id, "type": "function", "function": function}
+
+
+def message(piece: Piece) -> dict[str, Any]:
+    """A whole one; its calls put together from their parts."""
+    calls: list[dict[str, Any]] = []
+    for part in piece.calls:
+        if part.name:
+            calls.append({"id": part.id, "type": "function", "function": {"name": part.name, "arguments": ""}})
+        calls[part.index]["function"]["arguments"] += part.arguments
+    if not calls:
+        return {"role": "assistant", "content": piece.text}
+    return {"role": "assistant", "content": piece.text or None, "tool_calls": calls}
 
 
 def chat_logprobs(text: ModelText, entries: Sequence[TokenEntry]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from importlib.metadata import version as version_of
 
+import msgspec
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
@@ -20,6 +21,7 @@ from pdd.runtime.health import METRICS_TYPE, Health
 
 from .answers import Answers, ChatAnswers, CompletionAnswers, token_text
 from .body import read_body
+from .bounds import Bounds
 from .choice import Choice
 from .errors import ApiError, ClientGone, invalid
 from .exchange import Exchange, Submit
@@ -30,6 +32,7 @@ from .schema import Body, ChatRequest, CompletionRequest, DetokenizeRequest, Tok
 from .settings import EdgeSettings
 from .stream import EventStream, collect, usage_of
 from .text import ModelText
+from .tool_calls import ToolCalls
 from .translation import Wanted, chat_wanted, completion_wanted, encode
 
 JSON = "application/json"
@@ -46,10 +49,15 @@ def create_app(
     health: Health,
     render_metrics: Callable[[], bytes],
     fleet_context: Callable[[], int] = lambda: 0,
+    bounds: Bounds | None = None,
 ) -> FastAPI:
-    """`fleet_context`: the longest context that a worker here can hold now, 0 where unknown. Submit from the loop's thread."""
+    """`fleet_context`: the longest context that a worker here can hold now, 0 where unknown. Submit from the loop's thread.
+
+    Without `bounds`, an answer cannot be bound to a format.
+    """
     app = FastAPI(title="PDD", version=VERSION, redirect_slashes=False)
-    edge = Edge(open_requests, submit, settings, notes, text, fleet_context)
+    bounds = bounds or Bounds(None, lambda feature: False)
+    edge = Edge(open_requests, submit, settings, notes, text, fleet_context, bounds)
     app.add_middleware(RequestIds)
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_path)
@@ -81,6 +89,7 @@ class Edge:
         notes: Notes,
         text: ModelText,
         fleet_context: Callable[[], int],
+        bounds: Bounds,
     ) -> None:
         self._open_requests = open_requests
         self._submit = submit
@@ -88,13 +97,14 @@ class Edge:
         self._notes = notes
         self._text = text
         self._fleet_context = fleet_context
+        self._bounds = bounds
         self._created = int(time.time())
 
     async def chat(self, request: Request) -> Response:
         body = await self._body(request, ChatRequest)
         with _Counted(self._notes):
             hooks = hooks_of(request.headers, self._settings)
-            wanted = await chat_wanted(body, self._text, self.max_context)
+            wanted = await self._admitted(await chat_wanted(body, self._text, self.max_context))
         answers = ChatAnswers(request.state.internal_id, self._settings.model, self._text, with_usage=wanted.with_usage)
         return await self._answer(request, wanted, hooks, answers)
 
@@ -102,7 +112,7 @@ class Edge:
         body = await self._body(request, CompletionRequest)
         with _Counted(self._notes):
             hooks = hooks_of(request.headers, self._settings)
-            wanted = await completion_wanted(body, self._text, self.max_context)
+            wanted = await self._admitted(await completion_wanted(body, self._text, self.max_context))
         answers = CompletionAnswers(
             request.state.internal_id,
             self._settings.model,
@@ -120,6 +130,7 @@ class Edge:
             prompt = self._text.render(
                 body.messages,
                 add_generation_prompt=body.add_generation_prompt is not False,
+                tools=[msgspec.to_builtins(tool) for tool in body.tools or []],
                 options=body.chat_template_kwargs,
             )
         else:
@@ -187,17 +198,26 @@ class Edge:
             )
             for i, sampling in enumerate(wanted.samplings)
         ]
-        choices = [
-            Choice(
-                i,
-                submission.request,
-                self._text.detokenizer(skip_special=wanted.skip_special),
-                wanted.stops,
-                submission.sampling.min_tokens,
-            )
-            for i, submission in enumerate(submissions)
-        ]
+        choices = [self._choice(i, submission, wanted) for i, submission in enumerate(submissions)]
         return Exchange(self._open_requests, self._submit, submissions, choices, self._settings)
+
+    async def _admitted(self, wanted: Wanted) -> Wanted:
+        if wanted.bound.grammar:
+            await self._bounds.admit(wanted.bound.grammar, wanted.bound.param)
+        return wanted
+
+    def _choice(self, i: int, submission: RequestSubmitted, wanted: Wanted) -> Choice:
+        tooling = wanted.tooling
+        return Choice(
+            i,
+            submission.request,
+            self._text.detokenizer(skip_special=wanted.skip_special, with_calls=tooling is not None),
+            wanted.stops,
+            submission.sampling.min_tokens,
+            constraint=self._bounds.constraint(wanted.bound.grammar),
+            calls=ToolCalls(tooling.format, tooling.names) if tooling else None,
+            one_call=tooling is not None and not tooling.many,
+        )
 
 
 class _Counted:

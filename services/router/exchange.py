@@ -14,12 +14,13 @@ from pdd.core.events import Event, RequestEnded, RequestSubmitted
 from pdd.core.ids import RequestId
 from pdd.core.sampling import Finish
 
-from .choice import Choice, TokenEntry
+from .choice import Choice, Piece
 from .errors import ApiError
 from .open_requests import Mailbox, OpenRequests, Said
 from .settings import EdgeSettings
 
 Submit = Callable[[Event], None]
+BROKEN = "The answer does not fit the format that was asked for, through a fault of this server."
 
 
 @dataclass(slots=True)
@@ -27,8 +28,7 @@ class Update:
     """What one choice gained since the last look."""
 
     choice: Choice
-    text: str = ""
-    entries: list[TokenEntry] = field(default_factory=list)
+    piece: Piece = field(default_factory=Piece)
 
 
 class Exchange:
@@ -99,14 +99,14 @@ class Exchange:
         match said:
             case Deliver(_, written, _):
                 was_stopped = choice.stopped
-                text, entries = choice.take(written)
-                update.text += text
-                update.entries += entries
+                update.piece.add(choice.take(written))
                 if choice.stopped and not was_stopped and written.finish is None:
                     self._stop(choice)
             case Complete(request, finish, report):
-                update.text += choice.end(finish, report)
+                update.piece.add(choice.end(finish, report))
                 self._running.pop(request, None)
+                if choice.broken:
+                    raise ApiError(BROKEN, status=500, code="answer_unfit")
             case Reject(request) if choice.stopped:
                 choice.end(Finish("stop"), RequestReport())
                 self._running.pop(request, None)

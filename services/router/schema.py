@@ -19,16 +19,44 @@ MAX_STOP_IDS = 128
 MAX_BIASES = 1024
 MAX_CHOICES = 16  # prompts x n of one request
 MAX_TOP_LOGPROBS = 20
+MAX_TOOLS = 128
+MAX_WORDS = 1024  # of structured_outputs.choice
 
 Count = Annotated[int, Meta(ge=1)]
 TokenId = Annotated[int, Meta(ge=0, le=2**31 - 1)]
 Penalty = Annotated[float, Meta(ge=-2, le=2)]
 Fraction = Annotated[float, Meta(ge=0, le=1)]
+Schema = dict[str, Any] | bool
+FunctionName = Annotated[str, Meta(pattern="^[a-zA-Z0-9_.-]{1,64}$")]
 StopString = Annotated[str, Meta(min_length=1, max_length=MAX_STOP_CHARS)]
 
 
 class StreamOptions(msgspec.Struct):
     include_usage: bool | None = None
+
+
+class JsonSchema(msgspec.Struct):
+    """`strict`: a schema whose keywords cannot all be enforced is refused; else those are passed over."""
+
+    name: str | None = None
+    description: str | None = None
+    schema: Schema | None = None
+    strict: bool | None = None
+
+
+class ResponseFormat(msgspec.Struct):
+    type: Literal["text", "json_object", "json_schema"]
+    json_schema: JsonSchema | None = None
+
+
+class StructuredOutputs(msgspec.Struct):
+    """vLLM's name for the same, and more: exactly one of these."""
+
+    json: Schema | str | None = None
+    regex: str | None = None
+    choice: Annotated[list[str], Meta(min_length=1, max_length=MAX_WORDS)] | None = None
+    grammar: str | None = None
+    json_object: bool | None = None
 
 
 class Generation(msgspec.Struct, kw_only=True):
@@ -57,14 +85,14 @@ class Generation(msgspec.Struct, kw_only=True):
     ) = None
     cache_salt: Annotated[str, Meta(max_length=256)] | None = None
     user: str | None = None
+    response_format: ResponseFormat | None = None
+    structured_outputs: StructuredOutputs | None = None
 
     # Known, and refused unless they ask for nothing.
     best_of: Any = None
     use_beam_search: Any = None
     prompt_logprobs: Any = None
     include_stop_str_in_output: Any = None
-    response_format: Any = None
-    structured_outputs: Any = None
     guided_json: Any = None
     guided_regex: Any = None
     guided_choice: Any = None
@@ -74,6 +102,7 @@ class Generation(msgspec.Struct, kw_only=True):
 class ContentPart(msgspec.Struct):
     type: str
     text: str | None = None
+    refusal: str | None = None
 
 
 class FunctionCall(msgspec.Struct):
@@ -85,6 +114,27 @@ class ToolCall(msgspec.Struct):
     function: FunctionCall
     id: str = ""
     type: str = "function"
+
+
+class Function(msgspec.Struct, omit_defaults=True):
+    name: FunctionName
+    description: str | None = None
+    parameters: dict[str, Any] | None = None
+    strict: bool | None = None
+
+
+class Tool(msgspec.Struct):
+    type: Literal["function"]
+    function: Function
+
+
+class FunctionChoice(msgspec.Struct):
+    name: str
+
+
+class NamedTool(msgspec.Struct):
+    type: Literal["function"]
+    function: FunctionChoice
 
 
 class ChatMessage(msgspec.Struct):
@@ -102,9 +152,10 @@ class ChatRequest(Generation, kw_only=True):
     logprobs: bool | None = None
     top_logprobs: Annotated[int, Meta(ge=0, le=MAX_TOP_LOGPROBS)] | None = None
     chat_template_kwargs: dict[str, Any] | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
 
-    tools: Any = None
-    tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
     modalities: Any = None
@@ -142,6 +193,7 @@ class TokenizeRequest(msgspec.Struct, kw_only=True):
     messages: list[ChatMessage] | None = None
     add_special_tokens: bool | None = None
     add_generation_prompt: bool | None = None
+    tools: Annotated[list[Tool], Meta(max_length=MAX_TOOLS)] | None = None
     return_token_strs: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
 
@@ -157,14 +209,10 @@ UNSUPPORTED: Mapping[str, tuple[object, ...]] = {
     "use_beam_search": (False,),
     "prompt_logprobs": (),
     "include_stop_str_in_output": (False,),
-    "response_format": ({"type": "text"},),
-    "structured_outputs": ({},),
     "guided_json": (),
     "guided_regex": (),
     "guided_choice": (),
     "guided_grammar": (),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "modalities": (["text"],),
@@ -195,6 +243,14 @@ def decode(raw: bytes, kind: type[Body]) -> Body:
         if value is not None and value not in neutral:
             raise ApiError(f"{name}: not supported by this server", param=name, code="unsupported_parameter")
     return body
+
+
+def decode_schema(param: str, text: str) -> Schema:
+    """A JSON schema sent as text. Raises ApiError (400)."""
+    try:
+        return msgspec.json.decode(text, type=Schema)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise invalid(param, f"no JSON schema: {error}") from None
 
 
 def _named(text: str) -> ApiError:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pdd.core.ids import Role
 from pdd.core.roles.fleet import Seen
 from pdd.core.roles.router import Router
 
@@ -35,6 +36,12 @@ def longest_context(router: Router, now: float) -> int:
     """Of the speakers alive; 0 when there is none."""
     seen = router.fleet.workers.values()
     return max((one.card.max_context for one in seen if not router.fleet.lost(one.peer, now)), default=0)
+
+
+def fleet_can(router: Router, now: float, feature: str) -> bool:
+    """Whether a speaker alive has it; true when none is alive, for the machine then refuses for that."""
+    speakers = [*router.fleet.live(Role.RELAY, now), *router.fleet.live(Role.MAIN, now)]
+    return not speakers or any(feature in seen.card.features for seen in speakers)
 
 
 def _worker(router: Router, seen: Seen, now: float) -> dict[str, Any]:

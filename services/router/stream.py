@@ -74,8 +74,8 @@ class EventStream(Response):
             if choice.index not in self._opened:
                 self._opened.add(choice.index)
                 parts.append(self._answers.opening(choice.index))
-            if update.text or update.entries:
-                parts.append(self._answers.piece(choice.index, update.text, update.entries))
+            if not update.piece.empty:
+                parts.append(self._answers.piece(choice.index, update.piece))
             if choice.finish:
                 report = choice.report if self._with_report else None
                 parts.append(self._answers.closing(choice.index, choice.finish, report))
@@ -120,9 +120,7 @@ async def collect(exchange: Exchange, receive: Receive, settings: EdgeSettings, 
     try:
         while not exchange.done:
             for update in await exchange.updates(settings.keep_alive_s):
-                outcome = outcomes[update.choice.index]
-                outcome.text += update.text
-                outcome.entries += update.entries
+                outcomes[update.choice.index].piece.add(update.piece)
     finally:
         watcher.cancel()
         exchange.end()

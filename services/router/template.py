@@ -10,14 +10,16 @@ from pathlib import Path
 from typing import Any
 
 import orjson
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.ext import Extension, loopcontrols
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from .errors import ApiError, invalid
 from .schema import ChatMessage, ToolCall
+from .tool_format import told, written
 
+TEXT_PARTS = ("text", "input_text", "output_text")
 SPECIAL_TOKENS = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token")
 
 
@@ -60,20 +62,26 @@ class ChatTemplate:
         environment.filters["tojson"] = _tojson
         environment.globals["raise_exception"] = _raise_exception
         environment.globals["strftime_now"] = _strftime_now
+        self.source = source
         self._template = environment.from_string(source)
         self._special = dict(special)
         self._knows_developer = "developer" in source
+        self._knows_calls = "tool_calls" in source
+        self._knows_tools = "tools" in meta.find_undeclared_variables(environment.parse(source))
 
     def render(
         self,
         messages: Sequence[ChatMessage],
         *,
         add_generation_prompt: bool = True,
+        tools: Sequence[dict[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
-        """Raises ApiError (400) where the messages do not fit the template."""
+        """Raises ApiError (400) where the messages do not fit the template. One that knows no tools is told of them as text."""
         plain = [self._plain(message, f"messages[{i}]") for i, message in enumerate(messages)]
-        context = {**self._special, "tools": None, "documents": None, **(options or {})}
+        if tools and not self._knows_tools:
+            plain, tools = _with_tools(plain, tools), None
+        context = {**self._special, "documents": None, **(options or {}), "tools": tools or None}
         try:
             return self._template.render({**context, "messages": plain, "add_generation_prompt": add_generation_prompt})
         except (TemplateError, TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
@@ -87,11 +95,21 @@ class ChatTemplate:
         for name in ("name", "tool_call_id", "reasoning_content"):
             if (value := getattr(message, name)) is not None:
                 plain[name] = value
-        if message.tool_calls:
-            plain["tool_calls"] = [
-                _tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls)
-            ]
+        calls = [_tool_call(call, f"{where}.tool_calls[{i}]") for i, call in enumerate(message.tool_calls or [])]
+        if calls and self._knows_calls:
+            plain["tool_calls"] = calls
+        elif calls:
+            said = [plain["content"]] if plain["content"] else []
+            plain["content"] = "\n".join([*said, *(written(**call["function"]) for call in calls)])
         return plain
+
+
+def _with_tools(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """In the system message that is there, or in one of its own."""
+    if messages[0]["role"] == "system":
+        first = {**messages[0], "content": f"{messages[0]['content']}\n\n{told(tools)}"}
+        return [first, *messages[1:]]
+    return [{"role": "system", "content": told(tools)}, *messages]
 
 
 def _content(message: ChatMessage, where: str) -> str:
@@ -105,11 +123,12 @@ def _content(message: ChatMessage, where: str) -> str:
         return ""
     texts = []
     for i, part in enumerate(content):
-        if part.type != "text":
+        if part.type not in (*TEXT_PARTS, "refusal"):
             raise invalid(f"{where}.content[{i}].type", f"only text parts are supported, got {part.type!r}")
-        if part.text is None:
+        text = part.refusal if part.type == "refusal" else part.text
+        if text is None:
             raise invalid(f"{where}.content[{i}].text", "a text part needs a text")
-        texts.append(part.text)
+        texts.append(text)
     return "\n".join(texts)
 
 

@@ -13,9 +13,10 @@ from tokenizers import Tokenizer
 
 from pdd.core.errors import SettingsError
 
-from .detokenize import Detokenizer, token_bytes, without_special
+from .detokenize import Detokenizer, TokenBytes, token_bytes, without_special
 from .schema import ChatMessage
 from .template import chat_unavailable, load_template, special_tokens
+from .tool_format import format_of
 
 DEFAULTS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
@@ -35,8 +36,10 @@ class ModelText:
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._template = load_template(folder, tokenizer_config)
+        self.tool_format = format_of(self._template.source if self._template else "")
         self._bytes = token_bytes(self._tokenizer)
         self._shown = without_special(self._bytes, self._tokenizer)
+        self._with_calls = self._marked()
         self._longest = max(map(len, self._bytes), default=1)
         self.vocab_size = max(int(config.get("vocab_size", 0)), len(self._bytes))
         self.max_context = int(config.get("max_position_embeddings", 0))
@@ -44,6 +47,14 @@ class ModelText:
         self.defaults: dict[str, Any] = {
             name: generation[name] for name in DEFAULTS if generation.get(name) is not None
         }
+
+    def _marked(self) -> TokenBytes:
+        """What is shown where tool calls are looked for: their mark too, though it may be a special token."""
+        shown = list(self._shown)
+        begin = self._tokenizer.token_to_id(self.tool_format.begin)
+        if begin is not None:
+            shown[begin] = self._bytes[begin]
+        return shown
 
     def _end_ids(self, *configs: Mapping[str, Any]) -> tuple[int, ...]:
         """Everything that any of the model's files calls an end token, in order of mention."""
@@ -70,15 +81,24 @@ class ModelText:
         messages: Sequence[ChatMessage],
         *,
         add_generation_prompt: bool = True,
+        tools: Sequence[dict[str, Any]] | None = None,
         options: Mapping[str, Any] | None = None,
     ) -> str:
         """Raises ApiError (400) where the template refuses, or where there is none."""
         if self._template is None:
             raise chat_unavailable()
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt, options=options)
+        return self._template.render(
+            messages, add_generation_prompt=add_generation_prompt, tools=tools, options=options
+        )
 
-    def detokenizer(self, *, skip_special: bool = True) -> Detokenizer:
-        return Detokenizer(self._shown if skip_special else self._bytes)
+    def is_token(self, text: str) -> bool:
+        return self._tokenizer.token_to_id(text) is not None
+
+    def detokenizer(self, *, skip_special: bool = True, with_calls: bool = False) -> Detokenizer:
+        """`with_calls`: the mark of a tool call is text, though it may be a special token."""
+        if not skip_special:
+            return Detokenizer(self._bytes)
+        return Detokenizer(self._with_calls if with_calls else self._shown)
 
     def decode(self, ids: Sequence[int], *, skip_special: bool = True) -> str:
         whole = self.detokenizer(skip_special=skip_special)

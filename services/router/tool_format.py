@@ -4,11 +4,10 @@ A template that knows nothing of tools gets the default, with the tools told in 
 Hermes and Qwen do.
 """
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
-
-import orjson
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +38,7 @@ def format_of(template: str) -> ToolFormat:
 
 def told(tools: Sequence[dict[str, Any]]) -> str:
     """For a template without tools: what a system message says of them."""
-    lines = b"\n".join(map(orjson.dumps, tools)).decode()
+    lines = "\n".join(json.dumps(tool, ensure_ascii=False) for tool in tools)
     return (
         "You have tools. These are their signatures, one JSON object a line:\n"
         f"<tools>\n{lines}\n</tools>\n"
@@ -51,4 +50,5 @@ def told(tools: Sequence[dict[str, Any]]) -> str:
 
 def written(name: str, arguments: object) -> str:
     """A call in the default format, for a history that the template would drop."""
-    return f'{HERMES.begin}\n{{"name": {orjson.dumps(name).decode()}, "arguments": {orjson.dumps(arguments).decode()}}}\n{HERMES.end}'
+    call = json.dumps({"name": name, HERMES.arguments: arguments}, ensure_ascii=False)
+    return f"{HERMES.begin}\n{call}\n{HERMES.end}"

@@ -6,18 +6,31 @@ Limits count as OpenAI counts them: prompt and answer share the context, and a r
 import asyncio
 import secrets
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from pdd.core.sampling import Sampling
 
+from .answer_form import Form, form_of
 from .errors import ApiError, context_exceeded, invalid
 from .schema import MAX_CHOICES, ChatRequest, CompletionRequest, Generation
 from .text import ModelText
+from .tools import Tooling, tooling_of
 
 SEED_BITS = 63
 INLINE_CHARS = 16_384  # a longer text is encoded beside the event loop
 
 Ids = tuple[int, ...]
+
+
+class Bound(NamedTuple):
+    """What the answer must spell, and the field that asked for it. No grammar: free."""
+
+    grammar: str = ""
+    param: str = ""
+
+
+FREE = Bound()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +46,8 @@ class Wanted:
     with_usage: bool
     cache_salt: str
     echoes: tuple[str, ...] = ()
+    bound: Bound = FREE
+    tooling: Tooling | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -42,9 +57,14 @@ class Wanted:
 async def chat_wanted(body: ChatRequest, model: ModelText, max_context: int) -> Wanted:
     if body.top_logprobs is not None and not body.logprobs:
         raise invalid("top_logprobs", "needs logprobs: true")
-    text = model.render(body.messages, options=body.chat_template_kwargs)
+    tooling = tooling_of(body, model.tool_format)
+    bound = _bound(form_of(body), tooling, model)
+    tools = tooling.told() if tooling else None
+    text = model.render(body.messages, tools=tools, options=body.chat_template_kwargs)
     ids = await encode(model, text, special=False, max_context=max_context, field="messages")
-    return _wanted(body, (ids,), body.limit, (body.top_logprobs or 0) if body.logprobs else -1, model, max_context)
+    logprobs = (body.top_logprobs or 0) if body.logprobs else -1
+    wanted = _wanted(body, (ids,), body.limit, logprobs, model, max_context, bound)
+    return replace(wanted, tooling=tooling)
 
 
 async def completion_wanted(body: CompletionRequest, model: ModelText, max_context: int) -> Wanted:
@@ -58,7 +78,19 @@ async def completion_wanted(body: CompletionRequest, model: ModelText, max_conte
             prompt if isinstance(prompt, str) else model.decode(prompt) for prompt in _prompts(body) for _ in range(n)
         )
     logprobs = -1 if body.logprobs is None else body.logprobs
-    return _wanted(body, prompts, body.limit, logprobs, model, max_context, echoes)
+    bound = _bound(form_of(body), None, model)
+    wanted = _wanted(body, prompts, body.limit, logprobs, model, max_context, bound)
+    return replace(wanted, echoes=echoes)
+
+
+def _bound(form: Form, tooling: Tooling | None, model: ModelText) -> Bound:
+    """The answer's own form, or tool calls, or either. Raises ApiError (400)."""
+    if tooling is None:
+        return Bound(form.grammar, form.param)
+    if form.whole and not tooling.must:
+        raise invalid(form.param, "not together with tools")
+    grammar = tooling.bound(form.rule, begin_is_a_token=model.is_token(tooling.format.begin))
+    return Bound(grammar, "tools" if tooling.must or not form.param else form.param)
 
 
 async def encode(model: ModelText, text: str, *, special: bool, max_context: int, field: str = "prompt") -> Ids:
@@ -100,7 +132,7 @@ def _wanted(
     logprobs: int,
     model: ModelText,
     max_context: int,
-    echoes: tuple[str, ...] = (),
+    bound: Bound,
 ) -> Wanted:
     n = body.n or 1
     field = "messages" if isinstance(body, ChatRequest) else "prompt"
@@ -110,7 +142,7 @@ def _wanted(
         prompts=prompts,
         n=n,
         samplings=tuple(
-            _sampling(body, _room(prompt, limit, max_context, field), logprobs, _seed(body, i), model)
+            _sampling(body, _room(prompt, limit, max_context, field), logprobs, _seed(body, i), model, bound)
             for prompt in prompts
             for i in range(n)
         ),
@@ -119,7 +151,7 @@ def _wanted(
         stream=bool(body.stream),
         with_usage=bool(body.stream_options and body.stream_options.include_usage),
         cache_salt=body.cache_salt or "",
-        echoes=echoes,
+        bound=bound,
     )
 
 
@@ -152,7 +184,7 @@ def _stops(body: Generation) -> tuple[str, ...]:
     return (body.stop,) if isinstance(body.stop, str) else tuple(body.stop)
 
 
-def _sampling(body: Generation, max_tokens: int, logprobs: int, seed: int, model: ModelText) -> Sampling:
+def _sampling(body: Generation, max_tokens: int, logprobs: int, seed: int, model: ModelText, bound: Bound) -> Sampling:
     min_tokens = body.min_tokens or 0
     if min_tokens > max_tokens:
         raise invalid("min_tokens", f"may be at most max_tokens ({max_tokens}), got {min_tokens}")
@@ -160,6 +192,8 @@ def _sampling(body: Generation, max_tokens: int, logprobs: int, seed: int, model
     _check_ids("logit_bias", bias, model)
     stop_ids = tuple(body.stop_token_ids or ())
     _check_ids("stop_token_ids", stop_ids, model)
+    if body.ignore_eos and bound.grammar:
+        raise invalid("ignore_eos", f"not together with {bound.param}: the answer ends where its grammar does")
     ends = () if body.ignore_eos else model.end_ids
     default = model.defaults.get
     return Sampling(
@@ -176,6 +210,7 @@ def _sampling(body: Generation, max_tokens: int, logprobs: int, seed: int, model
         min_tokens=min_tokens,
         stop_token_ids=tuple(dict.fromkeys(ends + stop_ids)),
         logprobs=logprobs,
+        grammar=bound.grammar,
     )
 
 

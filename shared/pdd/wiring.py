@@ -67,13 +67,12 @@ class Process:
         """From any thread. What the action raises ends the process."""
         self.loop.call_soon_threadsafe(action)
 
-    def drive(self, machine: M) -> "Running[M]":
+    def drive(self, machine: M, *listen_to: type[Message]) -> "Running[M]":
+        """With a bus that hears what is sent to us, and broadcasts of these kinds."""
         self._driver = LiveDriver(machine, self.clock)
-        return Running(machine, self._driver)
-
-    def bus(self, *listen_to: type[Message]) -> NatsBus:
-        url, credentials = self.settings.nats_url, self.credentials
-        return NatsBus(self.me, [url], self.post, self.notes, listen_to=listen_to, credentials=credentials)
+        servers = [self.settings.nats_url]
+        bus = NatsBus(self.me, servers, self.post, self.notes, listen_to=listen_to, credentials=self.credentials)
+        return Running(machine, self._driver, bus)
 
 
 @dataclass(frozen=True)
@@ -82,9 +81,13 @@ class Running(Generic[M]):
 
     machine: M
     driver: LiveDriver
+    bus: NatsBus
 
     def drained(self) -> bool:
         return self.machine.idle
+
+    def connected(self) -> bool:
+        return self.bus.connected
 
 
 # -- workers ----------------------------------------------------------------------------------------------------------
@@ -116,11 +119,10 @@ async def open_worker(process: Process, settings: WorkerSettings) -> AsyncIterat
             kv_address=kv.address,
         )
         machine: Worker[Any] = WORKERS[process.me.role](process.me, card, settings.timeouts, secrets.token_bytes(32))
-        bus = process.bus()
         running = process.drive(machine)
-        running.driver.ports = Ports(bus, process.notes, engine=engine, kv=kv)
-        opened.push_async_callback(bus.close)
-        await bus.connect()
+        running.driver.ports = Ports(running.bus, process.notes, engine=engine, kv=kv)
+        opened.push_async_callback(running.bus.close)
+        await running.bus.connect()
         yield running
 
 
@@ -228,13 +230,12 @@ async def _open_index(process: Process, settings: IndexSettings) -> AsyncIterato
             process.notes,
             password=process.credentials.redis_password,
         )
-        running = process.drive(PrefixIndex(process.me, settings.timeouts))
-        bus = process.bus(Beat, BlocksChanged)
-        running.driver.ports = Ports(bus, process.notes, store=store)
+        running = process.drive(PrefixIndex(process.me, settings.timeouts), Beat, BlocksChanged)
+        running.driver.ports = Ports(running.bus, process.notes, store=store)
         opened.push_async_callback(store.close)
         await store.connect()
-        opened.push_async_callback(bus.close)
-        await bus.connect()
+        opened.push_async_callback(running.bus.close)
+        await running.bus.connect()
         yield running
 
 
@@ -250,17 +251,16 @@ def make_router(process: Process, settings: RouterSettings) -> Running[Router]:
         relay_bound=settings.relay_bound,
         singular=settings.singular,
     )
-    return process.drive(machine)
+    return process.drive(machine, Beat)
 
 
 @asynccontextmanager
 async def open_router(process: Process, router: Running[Router], text: Text) -> AsyncIterator[Running[Router]]:
     async with AsyncExitStack() as opened:
         opened.callback(process.notes.close)
-        bus = process.bus(Beat)
-        router.driver.ports = Ports(bus, process.notes, text=text)
-        opened.push_async_callback(bus.close)
-        await bus.connect()
+        router.driver.ports = Ports(router.bus, process.notes, text=text)
+        opened.push_async_callback(router.bus.close)
+        await router.bus.connect()
         yield router
 
 

@@ -75,9 +75,13 @@ def text_of(tokenizer: Tokenizer, ids: list[int]) -> str:
     return tokenizer.decode(ids, skip_special_tokens=True)
 
 
-@pytest.mark.parametrize("more", [{}, {"temperature": 1.8, "seed": 3}, {"logprobs": 2}], ids=["greedy", "hot", "logprobs"])
+@pytest.mark.parametrize(
+    "more", [{}, {"temperature": 1.8, "seed": 3}, {"logprobs": 2}], ids=["greedy", "hot", "logprobs"]
+)
 @pytest.mark.parametrize("seed", range(3))
-def test_a_model_that_knows_nothing_writes_what_the_schema_admits(rig: Rig, tokenizer: Tokenizer, seed: int, more: dict) -> None:
+def test_a_model_that_knows_nothing_writes_what_the_schema_admits(
+    rig: Rig, tokenizer: Tokenizer, seed: int, more: dict
+) -> None:
     desk = spoken(rig, bound(grammar(json_value(RECORD)), **more), seed)
     record = json.loads(text_of(tokenizer, desk.outputs("a")))
     assert list(record) == ["city", "sun", "kind"]
@@ -124,7 +128,9 @@ def test_max_tokens_ends_an_answer_in_the_middle(rig: Rig) -> None:
 
 @pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
 @pytest.mark.parametrize("fence", FENCES)
-def test_a_hand_over_changes_no_id_of_a_bound_answer(rig: Rig, fence: int, sampling: Sampling, tokenizer: Tokenizer) -> None:
+def test_a_hand_over_changes_no_id_of_a_bound_answer(
+    rig: Rig, fence: int, sampling: Sampling, tokenizer: Tokenizer
+) -> None:
     ids = rig.prompt(50)
     first = rig.desk()
     first.open("a", ids, sampling)

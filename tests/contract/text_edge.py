@@ -11,6 +11,7 @@ import httpx
 import uvicorn
 from fastapi import FastAPI
 
+from pdd.adapters.grammar import Grammars
 from pdd.adapters.notes_memory import MemoryNotes
 from pdd.core.effects import Complete, Deliver, Reject, RequestReport
 from pdd.core.events import Event, RequestEnded, RequestSubmitted
@@ -20,6 +21,7 @@ from pdd.core.sampling import Finish, TokenLogprobs
 from pdd.runtime.health import Health, Stage
 from services.router.abortable import AbortableHttp
 from services.router.app import create_app
+from services.router.bounds import Bounds
 from services.router.open_requests import OpenRequests
 from services.router.settings import EdgeSettings
 from services.router.text import ModelText
@@ -139,12 +141,15 @@ class Edge:
 HELLO: dict[str, object] = {"model": "tiny", "messages": [{"role": "user", "content": "Hello"}]}
 
 
-def make_edge(text: ModelText, **settings: object) -> Edge:
-    """Inside the loop that will serve it."""
+def make_edge(text: ModelText, *, grammars: Grammars | None = None, **settings: object) -> Edge:
+    """Inside the loop that will serve it. With `grammars`, workers that can bind an answer are there."""
     open_requests, notes, health = OpenRequests(), MemoryNotes(), Health("router", Stage.READY)
     machine = ScriptedMachine(open_requests)
     told = EdgeSettings(**({"model": "tiny", "max_context": CONTEXT, "report_s": WAIT_S} | settings))  # type: ignore[arg-type]
-    app = create_app(open_requests, machine.submit, told, notes, text, health, lambda: b"# metrics\n")
+    bounds = Bounds(grammars, lambda feature: True)
+    app = create_app(
+        open_requests, machine.submit, told, notes, text, health, lambda: b"# metrics\n", bounds=bounds
+    )
     return Edge(app, machine, text, open_requests, notes, health)
 
 

@@ -39,7 +39,7 @@ QUICK = {
     "ASK_SILENCE_S": "0.6",
     "RELAY_WAIT_S": "2",
     "HANDOVER_WAIT_S": "2",
-    "GIVE_UP_S": "25",
+    "GIVE_UP_S": "12",
 }
 
 

@@ -1,4 +1,4 @@
-"""Can this grammar be compiled, and cheaply? Asked in a process of its own: some small texts take for ever, and only a process can be ended.
+"""Can this grammar be compiled, and cheaply? Asked in a process of its own: some small texts take for ever, and only that can be ended.
 
 Reads the text from standard input; says nothing where all is well, else why not. Needs no tokenizer.
 """

@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 
 from ..core.errors import PddError
-from ..runtime.settings import LocalSettings, child_environment, read_settings
+from ..runtime.settings import LocalSettings, read_settings
 from .deployment import end_deployed
 from .fleet import ROOT, ROUTER_PORT, Engine, Fleet, Line
 from .line import address, change, described
@@ -103,7 +103,7 @@ def line(
 def demo(context: typer.Context) -> None:
     """Play an agent conversation across both sites and check every token against one engine alone."""
     command = [sys.executable, "-m", "loadgen.demo", *context.args]
-    raise typer.Exit(subprocess.run(command, cwd=ROOT, env=child_environment({}), check=False).returncode)
+    raise typer.Exit(subprocess.run(command, cwd=ROOT, check=False).returncode)
 
 
 def _local() -> LocalSettings:

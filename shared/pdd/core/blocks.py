@@ -3,6 +3,7 @@
 Independent of page size, dtype and process, so that sites agree: blake2b, seeded by the fleet's fingerprint and the cache salt.
 """
 
+import struct
 from hashlib import blake2b
 
 from .ids import BlockHash
@@ -17,7 +18,7 @@ def root_hash(fingerprint: str, cache_salt: str) -> BlockHash:
 
 def next_hash(parent: BlockHash, ids: tuple[int, ...]) -> BlockHash:
     """The name of the prefix that ends with this whole block of HASH_BLOCK ids."""
-    packed = b"".join(token.to_bytes(4, "little") for token in ids)
+    packed = struct.pack(f"<{len(ids)}I", *ids)
     return BlockHash(blake2b(packed, key=parent, digest_size=HASH_BYTES).digest())
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from ..core import effects as fx
-from ..core.batch import Batch, Limits
+from ..core.batch import Limits
 from ..core.blocks import HASH_BLOCK
 from ..core.cost import EngineCost
-from ..core.events import Event, RequestSubmitted
+from ..core.events import RequestSubmitted
 from ..core.ids import Peer, Role
 from ..core.messages import Beat, BlocksChanged, WorkerCard
 from ..core.roles.main_decode import MainDecode
@@ -22,6 +22,7 @@ from ..core.roles.relay_decode import RelayDecode
 from ..core.roles.router import Router
 from ..core.roles.worker import Worker
 from ..core.routing import RoutingSettings
+from ..core.singular import SingularSettings
 from ..core.timeouts import TimeOuts
 from ..ports import Machine
 from ..sim.clients import SimClients
@@ -31,11 +32,13 @@ from ..sim.line import SimLine
 from ..sim.node import Handlers, SimNode
 from ..sim.report import Run
 from ..sim.store import SimStore
+from ..sim.striding import StridingBatch
 from ..sim.tally import Tally
 from ..sim.wires import Wires
 from ..sim.workload import Load
 from ..sim.world import World
 
+PAGE_TOKENS = HASH_BLOCK
 SITE_A, SITE_B = "a", "b"
 FINGERPRINT = "simulated"
 BUS_S = 0.0003
@@ -78,6 +81,7 @@ class FleetPlan:
     sizes: Sizes
     routing: RoutingSettings
     timeouts: TimeOuts = TimeOuts()
+    singular: SingularSettings = SingularSettings()
     policy: str = "one_shot"
     relay_bound: int = 0
     same_site: bool = False
@@ -158,7 +162,15 @@ class SimFleet:
         machine = MACHINES[me.role](me, card, plan.timeouts, b"secrets")
         handlers: dict[type[fx.Effect], Callable[..., None]] = {}
         node = SimNode(self.world, machine, handlers)
-        engine = SimEngine(Batch(limits, FINGERPRINT), workers.cost, self.world, node.post, self.lengths, plan.kv_bytes)
+        engine = SimEngine(
+            StridingBatch(limits, FINGERPRINT),
+            workers.cost,
+            self.world,
+            node.post,
+            self.lengths,
+            plan.kv_bytes,
+            plan.stride if me.role is Role.MAIN else 1,
+        )
         kv = SimKv(me, self.world, node.post, plan.sizes, lambda to: self._way(me, to), self._kvs, plan.staging_bytes)
         handlers |= self._common(me) | _engine_handlers(engine, kv)
         self.wires.attach(me, node.post)
@@ -212,6 +224,7 @@ class SimFleet:
             max_inflight=plan.max_inflight,
             policy=plan.policy,
             relay_bound=plan.relay_bound,
+            singular=plan.singular,
         )
         self.clients = SimClients(
             self.world, self.load, self.run_record, self.lengths, self._submit, even=plan.stride > 1
@@ -230,7 +243,9 @@ class SimFleet:
 
     # -- a run --------------------------------------------------------------------------------------------------------
 
-    def run(self, base: Path, told: Callable[[float, int], None] = lambda now, under_way: None, most_s: float = 1e9) -> Run:
+    def run(
+        self, base: Path, told: Callable[[float, int], None] = lambda now, under_way: None, most_s: float = 1e9
+    ) -> Run:
         """Play the whole load. `told` is called each simulated second; a run ends at `most_s` whatever is open."""
         self.world.run(STARTING_S)
         self.clients.play(self.load.timed(self.seed, base))
@@ -287,7 +302,4 @@ def _engine_handlers(engine: SimEngine, kv: SimKv) -> dict[type[fx.Effect], Call
 
 def limits_of(pages: int, max_sequences: int, chunk_tokens: int, max_context: int) -> Limits:
     """One page a hash block: the largest page, and so the fewest nodes to keep."""
-    return Limits(pages, HASH_BLOCK, max_sequences, max_context, chunk_tokens)
-
-
-__all__ = ["Event", "FleetPlan", "LinePlan", "SimFleet", "SimWorker", "WorkerPlan", "limits_of"]
+    return Limits(pages, PAGE_TOKENS, max_sequences, max_context, chunk_tokens)

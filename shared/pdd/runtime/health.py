@@ -1,4 +1,4 @@
-"""What a process says about itself over HTTP: live at once, ready when wired and not draining, metrics always."""
+"""What a process says about itself over HTTP: live at once, ready while it is wired, connected and not draining."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,13 +23,15 @@ class Health:
 
     service: str
     stage: Stage = Stage.STARTING
+    connected: Callable[[], bool] = lambda: True  # to the site's broker, once wired
 
     @property
     def ready(self) -> bool:
-        return self.stage is Stage.READY
+        return self.stage is Stage.READY and self.connected()
 
     def as_dict(self) -> dict[str, str]:
-        return {"service": self.service, "status": self.stage.value}
+        lost = self.stage is Stage.READY and not self.connected()
+        return {"service": self.service, "status": "disconnected" if lost else self.stage.value}
 
 
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"

@@ -14,7 +14,7 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import uvicorn
 
-from ..core.errors import PddError, SettingsError
+from ..core.errors import IllegalEvent, PddError, SettingsError
 from ..core.events import DrainWanted
 from .driver import LiveDriver
 from .health import Health, Stage
@@ -35,6 +35,9 @@ class Running(Protocol):
     def drained(self) -> bool:
         """Nothing runs here any more for anybody."""
 
+    def connected(self) -> bool:
+        """The site's broker is there."""
+
 
 K = TypeVar("K", bound=ServiceSettings)
 
@@ -53,9 +56,11 @@ def run_main(kind: type[K], service: str, serve: Callable[[K], Coroutine[Any, An
     logging.getLogger("uvicorn").setLevel(logging.WARNING)
     try:
         return asyncio.run(serve(settings))
+    except IllegalEvent:
+        log.exception("the machine refused an event of its own process")
     except PddError as error:
         log.error("%s", error)
-        return 1
+    return 1
 
 
 async def run_service(
@@ -144,7 +149,7 @@ async def _serve(health: Health, service: AbstractAsyncContextManager[Running], 
         driving = asyncio.create_task(running.driver.run())
         ending = asyncio.create_task(asked.once.wait())
         try:
-            health.stage = Stage.READY
+            health.stage, health.connected = Stage.READY, running.connected
             log.info("ready")
             await asyncio.wait({driving, ending}, return_when=asyncio.FIRST_COMPLETED)
             if not driving.done():

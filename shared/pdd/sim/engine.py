@@ -2,11 +2,16 @@
 
 An output's id is a constant, but for the last one of an answer, whose place `Lengths` knows: the model's choice, which nobody else
 can see. As in adapters/engine_steps one piece of work is under way at a time.
+
+Where a step has nothing but decodes that have spoken before, up to `stride` of them are one event. Whatever comes in meanwhile ends the
+stride with the step that is under way then, so every sequence joins, leaves and ends at the same step as without strides; what was
+written is told up to a stride late.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from ..core.batch import Batch
 from ..core.cost import EngineCost
 from ..core.effects import AppendIds, CloseSequence, Hush, OpenSequence, Speak
 from ..core.events import KvImported, KvImportFailed
@@ -14,6 +19,7 @@ from ..core.ids import Key, RequestId
 from ..core.member import Import
 from ..core.steps import Sampled, Slice, StepPlan, StepResult
 from ..ports import Sink
+from .striding import StridingBatch
 from .world import World
 
 WORD = 7  # every output but the last
@@ -35,18 +41,42 @@ class Lengths:
     def token(self, request: RequestId, index: int) -> int:
         return END if index + 1 >= self._outputs.get(request, 1) else WORD
 
+    def left(self, request: RequestId, index: int) -> int:
+        """Outputs from `index` on."""
+        return self._outputs.get(request, 1) - index
+
 
 _SAMPLED = {WORD: Sampled(WORD), END: Sampled(END)}
+
+
+@dataclass(slots=True)
+class _Stride:
+    """Steps in a row: the n-th ends at `ends[n]`. `steps` may shrink while it runs."""
+
+    plan: StepPlan
+    began: float
+    ends: list[float]
+    steps: int
 
 
 class SimEngine:
     """`kv_bytes` a token, for the time an import takes."""
 
     def __init__(
-        self, batch: Batch, cost: EngineCost, world: World, sink: Sink, lengths: Lengths, kv_bytes: int
+        self,
+        batch: StridingBatch,
+        cost: EngineCost,
+        world: World,
+        sink: Sink,
+        lengths: Lengths,
+        kv_bytes: int,
+        stride: int = 1,
     ) -> None:
         self.batch, self.cost = batch, cost
         self._world, self._sink, self._lengths, self._kv_bytes = world, sink, lengths, kv_bytes
+        self._stride_most = stride
+        self._stride: _Stride | None = None
+        self._spoken: dict[Key, None] = {}
         self._done: dict[Import, Callable[[], None]] = {}
         self._woken = False
         self.alive = True
@@ -68,8 +98,10 @@ class SimEngine:
 
     def hush(self, effect: Hush) -> None:
         self.batch.hush(effect.key)
+        self._cut_short()
 
     def close(self, effect: CloseSequence) -> None:
+        self._spoken.pop(effect.key, None)
         for staged in self.batch.close(effect.key):
             self._end_import(staged, "the sequence is closed")
         self._wake()
@@ -103,7 +135,9 @@ class SimEngine:
     # -- work ---------------------------------------------------------------------------------------------------------
 
     def _wake(self) -> None:
-        if not self._woken and not self.batch.under_way:
+        if self._stride:
+            self._cut_short()
+        elif not self._woken and not self.batch.under_way:
             self._woken = True
             self._world.call_later(0.0, self._begin)
 
@@ -120,8 +154,68 @@ class SimEngine:
             self._flush()
 
     def _run(self, plan: StepPlan) -> None:
+        steps = self._steps_alike(plan) if self._stride_most > 1 else 1
+        if steps > 1 and self.batch.reserve(steps):
+            return self._run_stride(plan, steps)
         seconds = self.cost.seconds(plan)
         self._world.call_later(seconds, lambda: self._stepped(plan, seconds))
+
+    def _steps_alike(self, plan: StepPlan) -> int:
+        """How many steps in a row will have just these decodes, if nothing comes in."""
+        steps, spoken, left = self._stride_most, self._spoken, self._lengths.left
+        for piece in plan.slices:
+            sequence = piece.sequence
+            if not piece.sample or piece.stop - piece.start != 1 or sequence.key not in spoken:
+                return 1
+            index = piece.stop - sequence.prompt_len
+            limit = min(sequence.sampling.max_tokens, sequence.speak_stop or 1 << 62) - index
+            steps = min(steps, left(sequence.key.request, index), limit, self.batch.limits.max_context - piece.stop)
+            if steps <= 1:
+                return 1
+        return steps
+
+    def _run_stride(self, plan: StepPlan, steps: int) -> None:
+        decodes = len(plan.slices)
+        read = sum([piece.stop for piece in plan.slices])
+        end, ends = self._world.now(), []
+        for _ in range(steps):
+            end += self.cost.seconds_of(0, 0.0, decodes, read)
+            read += decodes
+            ends.append(end)
+        stride = self._stride = _Stride(plan, self._world.now(), ends, steps)
+        self._end_later(stride)
+
+    def _end_later(self, stride: _Stride) -> None:
+        steps = stride.steps
+        self._world.call_later(
+            max(0.0, stride.ends[steps - 1] - self._world.now()), lambda: self._stride_ended(stride, steps)
+        )
+
+    def _cut_short(self) -> None:
+        """The step under way is the last of this stride."""
+        stride, now = self._stride, self._world.now()
+        if stride is None:
+            return
+        steps = min(bisect_left(stride.ends, now) + 1, stride.steps)
+        if steps < stride.steps:
+            stride.steps = steps
+            self._end_later(stride)
+
+    def _stride_ended(self, stride: _Stride, steps: int) -> None:
+        if not self.alive or self._stride is not stride or stride.steps != steps:
+            return  # it was cut short since
+        self._stride = None
+        seconds = stride.ends[steps - 1] - stride.began
+        self.busy_s += seconds
+        self.steps += steps
+        tokens = [self._words(piece, steps) for piece in stride.plan.slices]
+        self._sink(self.batch.finish_stride(stride.plan, tokens, seconds, self._world.now()))
+        self._begin()
+
+    def _words(self, piece: Slice, steps: int) -> tuple[int, ...]:
+        sequence = piece.sequence
+        last = self._lengths.token(sequence.key.request, piece.stop - sequence.prompt_len + steps - 1)
+        return (WORD,) * (steps - 1) + (last,)
 
     def _stepped(self, plan: StepPlan, seconds: float) -> None:
         if not self.alive:
@@ -134,6 +228,7 @@ class SimEngine:
 
     def _sample(self, piece: Slice) -> Sampled:
         sequence = piece.sequence
+        self._spoken[sequence.key] = None
         return _SAMPLED[self._lengths.token(sequence.key.request, piece.stop - sequence.prompt_len)]
 
     def _write(self, staged: Import) -> bool:

@@ -105,6 +105,8 @@ class SimKv:
     # -- sending ------------------------------------------------------------------------------------------------------
 
     def open_transfer(self, effect: OpenTransfer) -> None:
+        before = self._leaving.get(effect.transfer)
+        since = before.flow.opened_at if before else self._world.now()  # asked for again: it has waited all the same
         self._cancel(effect.transfer)
         receiver = self._peers.get(effect.address)
         if receiver is None:
@@ -116,7 +118,8 @@ class SimKv:
             estimator = self._estimators[effect.receiver.site] = LinkEstimator(effect.receiver.site)
             estimator.on_round_trip(line.rtt_s)
         leaving = Leaving(effect, receiver, line, estimator, Flow(0, now, lambda: None), began_at=now)
-        leaving.flow = line.open(lambda: self._crossed(leaving))
+        total = effect.tokens * self._sizes.token_bytes + self._sizes.state_bytes
+        leaving.flow = line.open(lambda: self._crossed(leaving), total, since, warm_up=effect.warm_up)
         self._leaving[effect.transfer] = leaving
 
     def offer(self, effect: OfferKv) -> None:

@@ -1,17 +1,17 @@
 """A line in virtual time, as a fluid: who waits is served in an order, up to what one flow can get, until the line is full.
 
-Orders: `shortest` (fewest bytes left first; each second of waiting counts like a fifth of what the line carries in it, so that nothing
-starves), `fair` (all alike), `arrival` (first come, first served). `flows_max` keeps the later ones waiting altogether.
+Orders: `shortest` (the product's, core/order), `fair` (all alike, as TCP shares), `arrival` (first come, first served). `flows_max` keeps
+the later ones waiting altogether.
 """
 
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ..core.order import turn
 from .world import World
 
 PROGRESS_S = 1.0  # what crosses for long is told now and then
-AGEING = 0.2
 CLOSE = 1e-6  # bytes: less is nothing
 
 
@@ -22,6 +22,8 @@ class Flow:
     number: int
     opened_at: float
     progress: Callable[[], None]
+    total: float = 0.0  # bytes expected in all
+    warm_up: bool = False
     ready: float = 0.0
     sent: float = 0.0
     rate: float = 0.0
@@ -47,15 +49,17 @@ class SimLine:
         self.carried = 0.0
         self.busy_s = 0.0  # weighted by the share of the line in use
         self._world, self._flow_bytes_per_s = world, flow_bytes_per_s or math.inf
-        self._order, self._flows_max = ORDERS[order], flows_max or (1 << 62)
+        self._order, self._flows_max = order, flows_max or (1 << 62)
+        if order not in ORDERS:
+            raise ValueError(f"order: one of {', '.join(ORDERS)}, not {order!r}")
         self._waiting: dict[Flow, None] = {}
         self._count = 0
         self._at = 0.0
         self._turn = 0
 
-    def open(self, progress: Callable[[], None]) -> Flow:
+    def open(self, progress: Callable[[], None], total: float, since: float, *, warm_up: bool = False) -> Flow:
         self._count += 1
-        return Flow(self._count, self._world.now(), progress, told_at=self._world.now())
+        return Flow(self._count, since, progress, total, warm_up, told_at=self._world.now())
 
     def offer(self, flow: Flow, count: float) -> None:
         if count > 0:
@@ -109,13 +113,13 @@ class SimLine:
             self._world.call_later(soonest + 1e-9, lambda: self._look(turn))
 
     def _serve(self) -> None:
-        now, left = self._world.now(), self.bytes_per_s
-        order, aged = self._order, AGEING * self.bytes_per_s
-        waiting = sorted(self._waiting, key=lambda flow: order(flow, aged * (now - flow.opened_at)))
-        for flow in waiting[self._flows_max :]:
+        left, served = self.bytes_per_s, list(self._waiting)
+        if len(served) > 1:
+            served.sort(key=self._turn_of)
+        for flow in served[self._flows_max :]:
             flow.rate = 0.0
-        served = waiting[: self._flows_max]
-        if order is _fair:
+        served = served[: self._flows_max]
+        if self._order == "fair":
             share = min(self._flow_bytes_per_s, left / max(1, len(served)))
             for flow in served:
                 flow.rate = share
@@ -123,6 +127,12 @@ class SimLine:
         for flow in served:
             flow.rate = min(self._flow_bytes_per_s, left)
             left -= flow.rate
+
+    def _turn_of(self, flow: Flow) -> tuple[bool, float]:
+        if self._order != "shortest":
+            return flow.warm_up, flow.number
+        remaining = max(flow.total, flow.ready) - flow.sent
+        return turn(int(remaining), self._world.now() - flow.opened_at, self.bytes_per_s, flow.warm_up)
 
     def _look(self, turn: int) -> None:
         if turn != self._turn:
@@ -145,16 +155,4 @@ class SimLine:
             flow.progress()
 
 
-def _shortest(flow: Flow, aged: float) -> float:
-    return flow.left - aged
-
-
-def _fair(flow: Flow, aged: float) -> float:
-    return flow.number
-
-
-def _arrival(flow: Flow, aged: float) -> float:
-    return flow.number
-
-
-ORDERS: dict[str, Callable[[Flow, float], float]] = {"shortest": _shortest, "fair": _fair, "arrival": _arrival}
+ORDERS = ("shortest", "fair", "arrival")

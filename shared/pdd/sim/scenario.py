@@ -78,7 +78,9 @@ class Scenario(Table, frozen=True, kw_only=True):
     line: LineTable = LineTable()
     sla: SlaTable = SlaTable()
     price: PriceTable = PriceTable()
+    context_tokens: int = 1 << 17  # the longest request, answer included
     routing: dict[str, float] = {}
+    singular: dict[str, float] = {}
     timeouts: dict[str, float] = {}
 
 

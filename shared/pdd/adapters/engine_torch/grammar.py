@@ -29,16 +29,17 @@ class Masks:
         return ""
 
     def allowed(self, sequence: Sequence, index: int, vocabulary: int) -> Tensor:
-        """[vocabulary], true where a token may be output `index`. Where the answer may end, every stop token may be written.
+        """[vocabulary], true where a token may be output `index`: a stop token exactly where the answer may end.
 
-        Where nothing may be written (the grammar's limits were reached), the answer ends: one token always is allowed.
+        One token always is allowed: where there is none (the grammar's limits were reached), the answer ends.
         """
         constraint = self._place(sequence, index)
         first = sequence.prompt_len
         constraint.follow(sequence.ids[first + constraint.taken : first + index], constraint.taken)
         mask = _unpacked(constraint.allowed(), vocabulary)
         stops = [token for token in sequence.sampling.stop_token_ids if token < vocabulary]
-        if constraint.complete or not mask.any():
+        mask[stops] = constraint.complete
+        if not mask.any():
             mask[stops or [self._grammars.end]] = True
         return mask
 

@@ -1,0 +1,168 @@
+"""Both sites in containers, from the unchanged compose file, over a slow line: a conversation, its trace, and faults in its midst.
+
+The tests share one deployment and leave it whole. The last one ends it.
+"""
+
+import secrets
+import threading
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+import pytest
+
+from tests.deploy.conversation import Answer, ask, client_of, model_of
+from tests.deploy.sites import WORKERS, Sites
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]  # the first of them builds images
+
+LONG = "The line between the sites is slow, and this prompt takes its time to cross it. " * 20
+MANY = 150  # tokens: some seconds at the scripted engine's pace
+EARLY = 20
+MOMENT_S = 1.5
+
+
+def across(sites: Sites, prompt: str, *, at: dict[int, Callable[[], object]] | None = None) -> Answer:
+    return ask(sites.api, prompt, tokens=MANY, at=at)
+
+
+def test_a_conversation_with_the_openai_client_finds_its_earlier_turns_in_the_cache(sites: Sites) -> None:
+    messages: list[Any] = [{"role": "user", "content": LONG}]
+    cached = []
+    with client_of(sites.api) as client:
+        model = model_of(client)
+        for question in ("And what then?", "And in the end?"):
+            answer = client.chat.completions.create(
+                model=model, messages=messages, max_tokens=20, temperature=0, seed=7
+            )
+            assert answer.choices[0].finish_reason == "length"
+            assert answer.usage is not None and answer.usage.prompt_tokens_details is not None
+            cached.append(answer.usage.prompt_tokens_details.cached_tokens or 0)
+            messages += [
+                {"role": "assistant", "content": answer.choices[0].message.content},
+                {"role": "user", "content": question},
+            ]
+    assert cached[1] > cached[0], "the second turn holds the first"
+
+
+def test_the_main_worker_takes_over_from_the_relay_while_the_client_reads(sites: Sites) -> None:
+    """The prompt is new, so its KV must cross the line, and the relay speaks meanwhile."""
+    handed = ask(sites.api, f"hand-over {LONG}", tokens=MANY)
+    assert handed.spoke == ["prefill", "relay_decode", "main_decode"]
+    assert handed.report["fence"] > 1
+    assert {one["way"] for one in handed.report["transfers"]} == {"near", "wan"}
+    alone = ask(sites.api, f"hand-over {LONG}", tokens=MANY, route="MD")
+    assert alone.spoke == ["main_decode"]
+    assert handed.text == alone.text
+
+
+def test_one_trace_tells_the_request_across_both_sites(sites: Sites) -> None:
+    trace = secrets.token_hex(16)
+    told = {"traceparent": f"00-{trace}-{secrets.token_hex(8)}-01"}
+    ask(sites.api, f"trace {LONG}", tokens=MANY, headers=told)
+    expected = {"request", "route", "prefill", "prefill.chunk", "kv.transfer", "relay", "handover", "main"}
+
+    def spans() -> list[dict[str, Any]]:
+        found = sites.get("JAEGER_PORT", f"/api/v3/traces/{trace}")
+        entries = found.get("result", {}).get("resourceSpans", [])
+        return entries if expected <= {_span(entry)["name"] for entry in entries} else []
+
+    entries = sites.wait(spans, f"the spans {sorted(expected)} of trace {trace}")
+    services = {_service(entry) for entry in entries}
+    assert services == {"pdd-router", "pdd-prefill", "pdd-relay_decode", "pdd-main_decode"}
+    root = next(span for entry in entries if (span := _span(entry))["name"] == "request")
+    assert {_span(entry)["parentSpanId"] for entry in entries if _span(entry) is not root} == {root["spanId"]}
+
+
+def test_a_line_cut_and_joined_mid_answer_costs_only_time(sites: Sites) -> None:
+    calm = across(sites, "a short cut")
+    with ExitStack() as fault:
+
+        def cut_for_a_moment() -> None:
+            cut = ExitStack()
+            cut.enter_context(sites.cut_line())
+            joining = threading.Timer(MOMENT_S, cut.close)
+            fault.callback(joining.join)
+            joining.start()
+
+        cut = across(sites, "a short cut", at={EARLY: cut_for_a_moment})
+    assert (cut.text, cut.finish) == (calm.text, calm.finish)
+    sites.wait(lambda: sites.hears(*WORKERS), "every worker to be heard again")
+
+
+def test_an_answer_outlives_a_line_that_stays_cut(sites: Sites) -> None:
+    calm = across(sites, "a long cut")
+    with ExitStack() as fault:
+        cut = across(sites, "a long cut", at={EARLY: lambda: fault.enter_context(sites.cut_line())})
+        assert (cut.text, cut.finish) == (calm.text, calm.finish)
+        assert cut.report["epochs"] > 1
+        assert cut.spoke[-1] == "relay_decode"
+    sites.wait(lambda: sites.hears(*WORKERS), "every worker to be heard again")
+    assert across(sites, "after the cut").spoke[-1] == "main_decode"
+
+
+def test_an_answer_outlives_its_main_worker_which_comes_back_by_itself(sites: Sites) -> None:
+    calm = across(sites, "a crash")
+    crashed = across(sites, "a crash", at={EARLY: lambda: sites.crash("main")})
+    assert (crashed.text, crashed.finish) == (calm.text, calm.finish)
+    assert crashed.report["epochs"] > 1
+    main = sites.containers("main")[0]
+    sites.wait(lambda: sites.state(main)["Health"]["Status"] == "healthy", "the container to be restarted")
+    sites.wait(lambda: sites.hears(*WORKERS), "the router to hear the new life")
+    assert across(sites, "after the crash").spoke[-1] == "main_decode"
+
+
+def test_redis_and_site_a_s_brokers_inbox_are_out_of_site_b_s_reach(sites: Sites) -> None:
+    redis = sites.engine.docker(
+        *("inspect", "--format", "{{(index .NetworkSettings.Networks \"pdd_site-a\").IPAddress}}"),
+        sites.containers("redis")[0],
+    ).strip()
+    for host in ("redis", redis):
+        look = (
+            "import socket,sys\n"
+            f"try: socket.create_connection(({host!r}, 6379), timeout=2)\n"
+            "except OSError: sys.exit(0)\n"
+            "sys.exit('reached')"
+        )
+        sites.compose("exec", "-T", "main", "python", "-c", look)
+
+
+def test_prometheus_of_each_site_hears_its_services_and_takes_our_alerts(sites: Sites) -> None:
+    expected = {"PROMETHEUS_PORT": {"router", "index", "prefill", "relay"}, "PROMETHEUS_B_PORT": {"main"}}
+    for port, services in expected.items():
+
+        def scraped(port: str = port) -> set[str]:
+            found = sites.get(port, "/api/v1/query", query="up == 1")["data"]["result"]
+            return {one["metric"]["service"] for one in found}
+
+        sites.wait(lambda services=services, scraped=scraped: scraped() == services, f"scrapes of {services}")
+        rules = sites.get(port, "/api/v1/rules")["data"]["groups"]
+        assert rules and all(rule["health"] != "err" for group in rules for rule in group["rules"])
+
+
+def test_prefill_scales_to_two_workers_with_names_of_their_own(sites: Sites) -> None:
+    sites.up("--scale", "prefill=2", "--no-recreate")
+    sites.wait(lambda: sites.hears("prefill", "prefill", *WORKERS[1:]), "the router to hear both")
+    sites.up("--scale", "prefill=1", "--no-recreate")
+
+
+def test_compose_stop_lets_answers_end_and_every_container_exits_with_0(sites: Sites) -> None:
+    calm = across(sites, "a stop")
+    stopping = threading.Thread(target=lambda: sites.compose("stop", timeout_s=90))
+    stopped = across(sites, "a stop", at={EARLY: stopping.start})
+    stopping.join(90)
+    assert (stopped.text, stopped.finish) == (calm.text, calm.finish)
+    codes = {}
+    for service in ("router", "index", "prefill", "relay", "main"):
+        for container in sites.containers(service):
+            codes[service] = sites.state(container)["ExitCode"]
+    assert set(codes.values()) == {0}, codes
+
+
+def _span(entry: dict[str, Any]) -> dict[str, Any]:
+    return dict(entry["scopeSpans"][0]["spans"][0])
+
+
+def _service(entry: dict[str, Any]) -> str:
+    attributes = entry["resource"]["attributes"]
+    return next(str(one["value"]["stringValue"]) for one in attributes if one["key"] == "service.name")
