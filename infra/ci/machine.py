@@ -114,9 +114,7 @@ def _apt(*words: str, cwd: Path | None = None) -> None:
 
 def _run(command: Sequence[str], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
     try:
-        done = subprocess.run(
-            command, cwd=cwd, env=env, capture_output=True, text=True, timeout=INSTALL_S, check=True
-        )
+        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=INSTALL_S, check=True)
     except FileNotFoundError as error:
         raise Unavailable(f"needs {error.filename}") from error
     except subprocess.TimeoutExpired as error:

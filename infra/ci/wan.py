@@ -21,7 +21,7 @@ class WanEnd:
     """One container's end of the line. `close` before the container ends: a process here holds its packets."""
 
     def __init__(self, engine: DockerEngine, container: str) -> None:
-        told = "{{.State.Pid}} {{(index .NetworkSettings.Networks \"%s\").IPAddress}}" % NETWORK
+        told = f'{{{{.State.Pid}}}} {{{{(index .NetworkSettings.Networks "{NETWORK}").IPAddress}}}}'
         pid, address = engine.docker("inspect", "--format", told, container).split()
         self._inside = ("nsenter", "--target", pid, "--net")
         self._interface = self._named(address)

@@ -10,6 +10,7 @@ from pdd.runtime.settings import RouterSettings
 from pdd.wiring import Process, make_router, open_router
 
 from .abortable import AbortableHttp
+from .access import read_keys
 from .app import create_app
 from .bounds import Bounds
 from .open_requests import OpenRequests
@@ -45,6 +46,8 @@ def edge_settings(settings: RouterSettings, text: ModelText) -> EdgeSettings:
     return EdgeSettings(
         model=settings.model_name or settings.model_dir.resolve().name,
         max_context=text.max_context,
+        keys=read_keys(settings.api_keys, settings.api_keys_file, settings.key_requests),
+        cors_origins=tuple(origin.strip() for origin in settings.cors_origins.split(",") if origin.strip()),
         report=settings.report,
         test_hooks=settings.test_hooks,
     )

@@ -13,12 +13,14 @@ import orjson
 from fastapi import FastAPI, Request
 from fastapi.responses import Response
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
 
 from pdd.core.effects import Count
 from pdd.core.events import RequestSubmitted
 from pdd.ports import Notes
 from pdd.runtime.health import METRICS_TYPE, Health
 
+from .access import Access
 from .answers import Answers, ChatAnswers, CompletionAnswers, token_text
 from .body import read_body
 from .bounds import Bounds
@@ -58,7 +60,7 @@ def create_app(
     app = FastAPI(title="PDD", version=VERSION, redirect_slashes=False)
     bounds = bounds or Bounds(None, lambda feature: False)
     edge = Edge(open_requests, submit, settings, notes, text, fleet_context, bounds)
-    app.add_middleware(RequestIds)
+    _add_middleware(app, settings, notes)
     app.add_exception_handler(ApiError, _refuse)
     app.add_exception_handler(HTTPException, _refuse_path)
     app.add_exception_handler(ClientGone, _nobody_reads)
@@ -231,6 +233,20 @@ class _Counted:
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, ApiError):
             self._notes.note(Count("pdd_requests_refused_total", (("reason", error.code or "invalid_value"),)))
+
+
+def _add_middleware(app: FastAPI, settings: EdgeSettings, notes: Notes) -> None:
+    """The last one stands outermost: a refusal too has its id, and is readable for a browser."""
+    app.add_middleware(Access, keys=settings.keys, notes=notes)
+    if settings.cors_origins:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=settings.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "retry-after"],
+        )
+    app.add_middleware(RequestIds)
 
 
 def _add_health(app: FastAPI, health: Health, render_metrics: Callable[[], bytes]) -> None:

@@ -1,6 +1,7 @@
 """What a client is told when it cannot have what it asked for: one error, in OpenAI's shape, with HTTP's status."""
 
 import orjson
+from starlette.types import Send
 
 TYPE_BY_STATUS = {429: "rate_limit_error", 500: "server_error", 503: "server_error", 504: "server_error"}
 
@@ -34,9 +35,18 @@ class ApiError(Exception):
 
     def headers(self) -> dict[str, str]:
         """`Retry-After` in whole seconds, at least one, where waiting helps."""
+        if self.status == 401:
+            return {"www-authenticate": "Bearer"}
         if self.retry_after_s is None:
             return {}
         return {"retry-after": str(max(1, round(self.retry_after_s)))}
+
+    async def send(self, send: Send) -> None:
+        """As a whole answer, where there is no framework to do it."""
+        headers = [(b"content-type", b"application/json")]
+        headers += [(name.encode(), value.encode()) for name, value in self.headers().items()]
+        await send({"type": "http.response.start", "status": self.status, "headers": headers})
+        await send({"type": "http.response.body", "body": self.body()})
 
 
 class ClientGone(Exception):

@@ -1,6 +1,7 @@
 """What the text layer is told. Every wait and every buffer it has is bounded by one of these."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,4 +15,6 @@ class EdgeSettings:
     report_s: float = 0.5  # after a stop string, how long the closing report is waited for
     max_unread_tokens: int = 65_536  # a client so far behind is gone
     report: bool = False  # allow `x-pdd-report`
+    keys: Mapping[bytes, int] = field(default_factory=dict, repr=False)  # see access.py; none: everybody may ask
+    cors_origins: tuple[str, ...] = ()  # whose pages may ask from a browser; ("*",): all
     test_hooks: bool = False  # allow `x-pdd-handover-after` and `x-pdd-route`

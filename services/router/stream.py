@@ -51,7 +51,7 @@ class EventStream(Response):
         try:
             updates = await self._exchange.updates(self._settings.keep_alive_s)
         except ApiError as error:
-            await self._send_error(send, error)
+            await error.send(lambda message: self._send(send, message))
             return
         await self._send(send, {"type": "http.response.start", "status": 200, "headers": EVENT_STREAM})
         try:
@@ -93,12 +93,6 @@ class EventStream(Response):
                 await send(message)
         except (TimeoutError, OSError):
             raise ClientGone from None
-
-    async def _send_error(self, send: Send, error: ApiError) -> None:
-        headers = [(b"content-type", b"application/json")]
-        headers += [(name.encode(), value.encode()) for name, value in error.headers().items()]
-        await self._send(send, {"type": "http.response.start", "status": error.status, "headers": headers})
-        await self._send(send, _body(error.body(), last=True))
 
 
 EVENT_STREAM = [

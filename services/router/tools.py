@@ -87,7 +87,7 @@ def tooling_of(body: ChatRequest, form: ToolFormat) -> Tooling | None:
     """None where no tool may be called; then the model is told of none. Raises ApiError (400)."""
     tools, choice = body.tools or [], body.tool_choice
     _check_names(tools)
-    if choice is not None and choice != "none" and not tools:
+    if choice not in (None, "none", "auto") and not tools:
         raise invalid("tool_choice", "needs tools")
     if not tools or choice == "none":
         return None

@@ -151,13 +151,16 @@ class Ports:
             case fx.Count() | fx.Gauge() | fx.Observe() | fx.Span():
                 self.notes.note(effect)
             case _:
-                done = (
-                    (self.engine and self.kv and _perform_at_worker(self.engine, self.kv, effect))
-                    or (self.text and _perform_at_text(self.text, effect))
-                    or (self.store and _perform_at_store(self.store, effect))
-                )
-                if not done:
+                if not self._perform_at_own(effect):
                     raise TypeError(f"no port here for {type(effect).__name__}")
+
+    def _perform_at_own(self, effect: fx.Effect) -> bool:
+        """By identity, not by truth: a port that holds nothing at the moment may well be empty, and is still a port."""
+        if self.engine is not None and self.kv is not None and _perform_at_worker(self.engine, self.kv, effect):
+            return True
+        if self.text is not None and _perform_at_text(self.text, effect):
+            return True
+        return self.store is not None and _perform_at_store(self.store, effect)
 
 
 def _perform_at_worker(engine: Engine, kv: KvLink, effect: fx.Effect) -> bool:

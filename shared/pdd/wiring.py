@@ -55,7 +55,9 @@ class Process:
         self.me = Peer(settings.site, role, name, incarnation=time.time_ns() // 1_000_000)
         self.credentials = Credentials(settings.credentials_dir)
         otlp = settings.otlp_endpoint or None
-        self.notes = OtelNotes(f"pdd-{role}", str(self.me), otlp, self.clock, credentials=self.credentials)
+        self.notes = OtelNotes(
+            f"pdd-{role}", str(self.me), otlp, self.clock, credentials=self.credentials, model=_model_of(settings)
+        )
         self._driver: LiveDriver | None = None
 
     def post(self, event: Event) -> None:
@@ -117,6 +119,7 @@ async def open_worker(process: Process, settings: WorkerSettings) -> AsyncIterat
             max_sequences=engine.limits.max_sequences,
             bytes_per_token=engine.kv_shape.bytes_per_token,
             kv_address=kv.address,
+            features=engine.features,
         )
         machine: Worker[Any] = WORKERS[process.me.role](process.me, card, settings.timeouts, secrets.token_bytes(32))
         running = process.drive(machine)
@@ -262,6 +265,17 @@ async def open_router(process: Process, router: Running[Router], text: Text) -> 
         opened.push_async_callback(router.bus.close)
         await router.bus.connect()
         yield router
+
+
+def _model_of(settings: ServiceSettings) -> str:
+    """As its metrics name it."""
+    match settings:
+        case RouterSettings(model_name=name) if name:
+            return name
+        case RouterSettings() | WorkerSettings():
+            return settings.model_dir.resolve().name
+        case _:
+            return ""
 
 
 def _default_name(role: Role, port: int) -> str:

@@ -207,7 +207,7 @@ def test_the_exported_layout_is_the_canonical_one(model_dir: Path) -> None:
         values = as_tensor(chunk)
         for token in (5, 20, 37):
             slot = sequence.pages[token // 16] * 16 + token % 16
-            assert torch.equal(values[:, token - 5], here.kv.kv[:, slot])
+            assert torch.equal(values[:, token - 5], here.kv.kv[:, :, :, slot])
 
 
 def test_a_read_only_chunk_is_taken_as_well(model_dir: Path) -> None:
@@ -362,7 +362,7 @@ def test_the_demo_models_logits_equal_a_plain_forward_pass(tmp_path: Path) -> No
         model, pages = here.runner._model, here.kv
         sequence.pages += [here.free.pop() for _ in range(16)]
         with torch.inference_mode():
-            tables, positions = lay_tables([Slice(sequence, 50, len(ids), True)], pages)
-            ours = model.logits(ids[50:], positions, tables, list(range(len(ids) - 50)))
+            tables = lay_tables([Slice(sequence, 50, len(ids), True)], pages)
+            ours = model.logits(ids[50:], tables, list(range(len(ids) - 50)))
         assert torch.allclose(ours, logits_alone(folder, ids)[50:], atol=2e-3)
         assert here.finish(sequence, 16) == alone(folder, ids, 16)

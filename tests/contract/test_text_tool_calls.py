@@ -12,25 +12,11 @@ from services.router.tool_format import HERMES, LLAMA, MISTRAL, ToolFormat
 
 FORMATS = {"hermes": HERMES, "mistral": MISTRAL, "llama": LLAMA}
 NAMES = ("weather", "rows")
-JUNK = st.lists(
-    st.sampled_from(
-        [
-            "<tool_call>",
-            "</tool_call>",
-            "[TOOL_CALLS]",
-            "[",
-            "]",
-            "{",
-            "}",
-            '"name": ',
-            '"weather"',
-            ", ",
-            '"arguments": ',
-        ]
-        + ['"parameters": ', '"', "\\", " ", "\n", "hello", "é🙂", "1", ";", "<tool"]
-    ),
-    max_size=30,
-).map("".join)
+WORDS = (
+    *("<tool_call>", "</tool_call>", "<tool", "[TOOL_CALLS]", "[", "]", "{", "}", '"name": ', '"weather"', ", ", ";"),
+    *('"arguments": ', '"parameters": ', '"', "\\", " ", "\n", "hello", "é🙂", "1"),
+)
+JUNK = st.lists(st.sampled_from(WORDS), max_size=30).map("".join)
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers(-9, 9) | st.text('a"\\{}[] é', max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text('a"}', max_size=2), inner, max_size=3),

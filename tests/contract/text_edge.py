@@ -122,6 +122,7 @@ class Edge:
     open_requests: OpenRequests
     notes: MemoryNotes
     health: Health
+    grammars: Grammars | None = None
 
     def client(self) -> httpx.AsyncClient:
         return httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://edge")
@@ -147,10 +148,8 @@ def make_edge(text: ModelText, *, grammars: Grammars | None = None, **settings: 
     machine = ScriptedMachine(open_requests)
     told = EdgeSettings(**({"model": "tiny", "max_context": CONTEXT, "report_s": WAIT_S} | settings))  # type: ignore[arg-type]
     bounds = Bounds(grammars, lambda feature: True)
-    app = create_app(
-        open_requests, machine.submit, told, notes, text, health, lambda: b"# metrics\n", bounds=bounds
-    )
-    return Edge(app, machine, text, open_requests, notes, health)
+    app = create_app(open_requests, machine.submit, told, notes, text, health, lambda: b"# metrics\n", bounds=bounds)
+    return Edge(app, machine, text, open_requests, notes, health, grammars)
 
 
 def in_loop(test: Callable[..., object]) -> Callable[..., None]:

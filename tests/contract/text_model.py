@@ -21,7 +21,9 @@ CORPUS = (
 )
 
 
-def make_text_folder(folder: Path, *, template: str | None = CHATML, **generation: Any) -> Path:
+def make_text_folder(
+    folder: Path, *, template: str | None = CHATML, special: tuple[str, ...] = (), **generation: Any
+) -> Path:
     """Plain texts begin with `<s>`, as Llama's do. `generation` goes into generation_config.json."""
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer = Tokenizer(models.BPE())
@@ -35,6 +37,7 @@ def make_text_folder(folder: Path, *, template: str | None = CHATML, **generatio
     )
     tokenizer.train_from_iterator(CORPUS * 4, trainer)
     tokenizer.add_tokens([AddedToken("<plain>", special=False, normalized=False)])
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
     tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", BEGIN)])
     tokenizer.save(str(folder / "tokenizer.json"))
     size = tokenizer.get_vocab_size()

@@ -118,3 +118,16 @@ def step_until_idle(batch: Batch) -> None:
     while plan := batch.next_work():
         assert isinstance(plan, StepPlan)
         batch.finish_step(plan, StepResult(tuple(Sampled(1) for piece in plan.slices if piece.sample), 0.1), 0.0)
+
+
+def test_what_a_close_gives_back_is_told_though_no_step_follows() -> None:
+    batch = Batch(LIMITS, "weights")
+    keys = [opened(batch, name, [i] * 20) for i, name in enumerate(("a", "b"))]
+    assert step(batch).load.waiting_tokens > 0
+    for key in keys:
+        batch.close(key)
+    assert batch.next_work() is None
+    told = batch.flush(0.0)
+    assert told is not None
+    assert (told.load.running, told.load.waiting_tokens, told.load.free_pages) == (0, 0, LIMITS.pages)
+    assert batch.flush(0.0) is None, "nothing changed since"

@@ -12,6 +12,7 @@ from tests.deploy.sites import WORKERS, Sites
 
 ASKED = "PDD_E2E_CONTAINERS"
 
+
 @pytest.fixture(scope="session")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     in_ci = os.environ.get("CI") == "true"
@@ -27,6 +28,7 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
                 yield sites
     except Unavailable as error:
         pytest.skip(f"both sites in containers: {error}")
+
 
 def start(sites: Sites) -> None:
     try:

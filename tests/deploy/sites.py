@@ -17,7 +17,13 @@ from infra.ci.wan import WanEnd, close_all
 
 ROOT = Path(__file__).resolve().parents[2]
 HOST = "127.0.0.1"
-PORTS = {"API_PORT": 18080, "JAEGER_PORT": 18086, "PROMETHEUS_PORT": 18090, "PROMETHEUS_B_PORT": 18091, "GRAFANA_PORT": 18030}
+PORTS = {
+    "API_PORT": 18080,
+    "JAEGER_PORT": 18086,
+    "PROMETHEUS_PORT": 18090,
+    "PROMETHEUS_B_PORT": 18091,
+    "GRAFANA_PORT": 18030,
+}
 LINE_ENDS = ("prefill", "nats-a", "main", "nats-b")  # who crosses the line in a request
 CUT_AT = ("main", "nats-b")
 WORKERS = ("prefill", "relay_decode", "main_decode")

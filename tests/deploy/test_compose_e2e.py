@@ -114,7 +114,7 @@ def test_an_answer_outlives_its_main_worker_which_comes_back_by_itself(sites: Si
 
 def test_redis_and_site_a_s_brokers_inbox_are_out_of_site_b_s_reach(sites: Sites) -> None:
     redis = sites.engine.docker(
-        *("inspect", "--format", "{{(index .NetworkSettings.Networks \"pdd_site-a\").IPAddress}}"),
+        *("inspect", "--format", '{{(index .NetworkSettings.Networks "pdd_site-a").IPAddress}}'),
         sites.containers("redis")[0],
     ).strip()
     for host in ("redis", redis):

@@ -43,12 +43,14 @@ QUICK = {
 }
 
 
-def survivors(model: Path, engine: Engine = Engine.SCRIPTED, **changes: Any) -> Fleet:
+def survivors(
+    model: Path, engine: Engine = Engine.SCRIPTED, settings: dict[str, str] | None = None, **changes: Any
+) -> Fleet:
     """Quick to notice a loss. Scripted: 16 prompt tokens or one output in about 13 ms, so that each stage of a request can be met."""
     wanted = fleet(model, engine, **changes)
     told = {f"TIMEOUTS__{name}": value for name, value in QUICK.items()}
     told |= {"SCRIPTED_COST": "h100-70b-tp8", "CHUNK_TOKENS": "16", "MAX_CONTEXT": "4096", "PAGES": "2048"}
-    return replace(wanted, settings={**wanted.settings, **told, **changes.get("settings", {})})
+    return replace(wanted, settings={**wanted.settings, **told, **(settings or {})})
 
 
 def baseline(ids: Sequence[int], count: int) -> list[int]:
@@ -67,7 +69,7 @@ class Stream:
         self.began = time.monotonic()
         self.status = 0
         self.error: dict[str, Any] = {}
-        self._url = f"{client.deployment.router_url}/v1/completions"
+        self._http = client.http
         asked = {"prompt": prompt, "max_tokens": max_tokens, "temperature": 0, "ignore_eos": True}
         self._body = asked | {"stream": True, "logprobs": 0, "stream_options": {"include_usage": True}} | fields
         self._headers = hooks(route, fence)
@@ -103,9 +105,7 @@ class Stream:
 
     def _read(self) -> None:
         with suppress(httpx.RemoteProtocolError, httpx.ReadError):  # told by `answer`
-            with httpx.stream(
-                "POST", self._url, json=self._body, headers=self._headers, timeout=PATIENCE_S, trust_env=False
-            ) as response:
+            with self._http.stream("POST", "/v1/completions", json=self._body, headers=self._headers) as response:
                 self.status = response.status_code
                 if response.status_code != 200:
                     self.error = json.loads(response.read())["error"]

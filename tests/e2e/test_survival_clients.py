@@ -102,7 +102,7 @@ def test_fifty_clients_that_leave_at_once_leave_nothing_behind(client: Client, p
     """CASE 7: 200 in all."""
     tokens, outputs, fence, read, rate_mbit = POINTS[point]
     change(client.deployment.line_control, rate_mbit=rate_mbit)
-    pages, sockets = client.pages_taken(), sockets_of(client)
+    sockets = sockets_of(client)
     seed = 100 * list(POINTS).index(point)
     leaving = [Raw(client, prompt(tokens, seed=seed + i), outputs, fence=fence) for i in range(LEAVING)]
     if read:
@@ -114,7 +114,7 @@ def test_fifty_clients_that_leave_at_once_leave_nothing_behind(client: Client, p
     for one in leaving:
         one.leave()
     until(lambda: not client.held(), seconds=float(QUICK["LEASE_S"]) + 5)
-    until(lambda: client.pages_taken() == pages)
+    until(lambda: not any(client.pages_taken().values()))  # what is cached is free to be taken
     until(lambda: sockets_of(client) <= sockets + 1)
     assert not complaints(client)
     Stream(client, prompt(80, seed=900 + seed), 20).right()
@@ -140,7 +140,7 @@ def test_a_client_that_reads_late_gets_everything_and_holds_up_nobody(client: Cl
 def test_beyond_capacity_a_request_is_refused_quickly_and_nobody_admitted_feels_it(client: Client) -> None:
     """CASE 15, first half."""
     prefilled = counted(client, P, "pdd_tokens_written_total", role="prefill")
-    admitted = [Stream(client, prompt(60, seed=600 + i), 100, route="P-RLD-MD", fence=30) for i in range(CAPACITY)]
+    admitted = [Stream(client, prompt(60, seed=600 + i), 200, route="P-RLD-MD", fence=30) for i in range(CAPACITY)]
     until(lambda: client.metric("router", "pdd_inflight_requests") == CAPACITY)
     for i in range(8):
         before = time.monotonic()

@@ -16,6 +16,7 @@ from ..core.effects import Count, Gauge, Observe, Span
 from ..core.names import KINDS, METRICS, Kind, check
 from ..ports import Clock
 from .credentials import NO_CREDENTIALS, Credentials
+from .notes_otel_aliases import Aliases
 from .notes_otel_spans import SpanExport, parse, readable
 
 MOST_SERIES = 200  # label sets of one metric: a peer's reasons must not fill our memory
@@ -37,12 +38,15 @@ class OtelNotes:
         clock: Clock,
         *,
         credentials: Credentials = NO_CREDENTIALS,
+        model: str = "",
     ) -> None:
+        """`model`: its name, for metrics under others' names."""
         self._registry = CollectorRegistry()
         self._metrics = {name: _metric(name, self._registry) for name in METRICS}
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
         self._series_of = dict.fromkeys(METRICS, 0)
         ProcessCollector(registry=self._registry)
+        self._registry.register(Aliases(self._metrics, lambda name: self._series_of[name] > 0, model))
         self._resource = Resource({"service.name": service_name, "service.instance.id": instance})
         self._wall_minus_now = time.time() - clock.now()
         self._recent: deque[Span] = deque(maxlen=RECENT_SPANS)

@@ -18,12 +18,16 @@ from .line import address, change, described
 from .provide import model
 from .run_directory import RunDirectory
 from .serve import serve
+from .sim import sim
 from .status import show
+from .storms import storms
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 console = Console(highlight=False)
 
 app.command()(model)
+app.command()(sim)
+app.command()(storms)
 
 RunDir = Annotated[Path | None, typer.Option("--run-dir", help="Where this deployment's records and logs lie.")]
 

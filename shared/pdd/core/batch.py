@@ -45,6 +45,7 @@ class Batch:
         self._imported_last = False
         self._pace = Pace()
         self._endings: dict[Key, Written] = {}  # of those that had nothing left to write
+        self._told = self.load()
 
     # -- sequences ----------------------------------------------------------------------------------------------------
 
@@ -223,7 +224,8 @@ class Batch:
 
     def flush(self, now: float) -> StepDone | None:
         """What changed outside a step, if anything did."""
-        return self._report(now, (), ()) if self._endings or self.pool.changed else None
+        changed = self._endings or self.pool.changed or self.load() != self._told
+        return self._report(now, (), ()) if changed else None
 
     def _report(
         self, started_at: float, computed: tuple[tuple[Key, int], ...], written: tuple[Written, ...]
@@ -231,7 +233,8 @@ class Batch:
         written += tuple(self._endings.values())
         self._endings.clear()
         stored, removed = self.pool.take_changes()
-        return StepDone(computed, written, stored, removed, self.load(), started_at)
+        self._told = self.load()
+        return StepDone(computed, written, stored, removed, self._told, started_at)
 
     def load(self) -> EngineLoad:
         members = self._members.values()

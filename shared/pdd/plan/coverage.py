@@ -14,12 +14,11 @@ from .stages import Stage, stage
 Row = tuple[str, str, str]  # role, phase, event or message
 
 
-def all_rows() -> list[Row]:
-    return [
-        (role.value, phase.name, kind.__name__)
-        for role, machine in WORKERS.items()
-        for phase, kind in machine.ROWS
-    ]  # fmt: skip
+ROWS: dict[Row, str] = {
+    (role.value, phase.name, kind.__name__): action
+    for role, machine in WORKERS.items()
+    for (phase, kind), action in machine.ROWS.items()
+}
 
 
 @dataclass(slots=True)
@@ -55,8 +54,14 @@ class Coverage:
 
     # -- the report ---------------------------------------------------------------------------------------------------
 
-    def untaken(self) -> list[Row]:
-        return [row for row in all_rows() if row not in self.rows]
+    def taken(self) -> int:
+        return len(self.rows)
 
-    def unmet(self, faults: Iterable[str]) -> list[tuple[str, Stage]]:
-        return [(fault, met) for fault in faults for met in Stage if (fault, met) not in self.faults]
+    def untaken(self, *, late: bool = False) -> list[Row]:
+        """Rows that act; with `late`, those that only let an event pass which lost its race."""
+        return [row for row, action in ROWS.items() if row not in self.rows and action.startswith("late") is late]
+
+    def unmet(self) -> list[tuple[str, Stage]]:
+        """Stages at which a fault that was seen at all never met a request."""
+        kinds = {kind: None for kind, _ in self.faults}
+        return [(kind, met) for kind in kinds for met in Stage if (kind, met) not in self.faults]

@@ -42,6 +42,7 @@ def spec(rng: Random, seed: int) -> HouseSpec:
         engines={slow: replace(engine, cost=SLOW)} | dict.fromkeys(WORKERS, engine),
         script=Script(seed=seed, mean_outputs=pick([0, 0, 40])),
         line_bytes_per_s=pick([2000.0, 4000.0, 100_000.0]),
+        answer_s=pick([0.0, 0.0, 0.0, 0.02, 0.2]),
         staging_bytes=pick([1 << 26] * 5 + [6000, 1500]),
         routing=RoutingSettings(line_bytes_per_s=4000.0, relay_price_s=0.3, main_alone_tokens=pick([0, 40])),
         relay_bound=pick([0, 0, 8, 30]),

@@ -1,18 +1,22 @@
 """From a scenario to a fleet plan: what a chip and a model cost, what fits in memory, what lies between the sites."""
 
+from collections.abc import Callable
 from dataclasses import fields, replace
+from functools import partial
 from typing import TypeVar
 
 from ..core.chips import CHIPS
 from ..core.cost import COSTS, EngineCost
 from ..core.ids import Role
 from ..core.llms import LLMS, Llm
+from ..core.roles.router import Router
 from ..core.roofline import Reach, cache_tokens, engine_cost
 from ..core.routing import RoutingSettings
 from ..core.singular import SingularSettings
 from ..core.timeouts import TimeOuts
 from ..sim.kv import Sizes
 from ..sim.scenario import Scenario, ScenarioError, Workers
+from .other_routers import HitThresholdRouter, LowHitsEndOnRelay
 from .simulated import PAGE_TOKENS, FleetPlan, LinePlan, WorkerPlan, limits_of
 
 MOST_PAGES = (
@@ -21,19 +25,24 @@ MOST_PAGES = (
 GBIT = 1e9 / 8
 REACH = {field.name for field in fields(Reach)}
 COST = {field.name for field in fields(EngineCost)}
+ROUTERS: dict[str, type[HitThresholdRouter]] = {
+    "hit_threshold": HitThresholdRouter,
+    "low_hits_on_relay": LowHitsEndOnRelay,
+}
 T = TypeVar("T")
 
 
 def fleet_plan(scenario: Scenario) -> FleetPlan:
     """Raises ScenarioError on names that do not exist and on models that do not fit."""
     llm = _known(LLMS, scenario.model, "model")
+    grain = scenario.load.hits.grain if scenario.load.hits else 1
     fleet, line = scenario.fleet, scenario.line
     workers = {
-        role: _worker_plan(table, llm, scenario.context_tokens, role)
+        role: _worker_plan(table, llm, scenario.context_tokens, role, grain)
         for role, table in ((Role.PREFILL, fleet.prefill), (Role.RELAY, fleet.relay), (Role.MAIN, fleet.main))
         if table.workers
     }
-    token_bytes = llm.kv_bytes / line.compression
+    token_bytes = llm.kv_bytes * grain / line.compression
     lines = LinePlan(
         bytes_per_s=line.gbit_s * GBIT,
         rtt_s=line.rtt_ms / 1000,
@@ -45,19 +54,27 @@ def fleet_plan(scenario: Scenario) -> FleetPlan:
     return FleetPlan(
         workers=workers,
         line=lines,
-        kv_bytes=llm.kv_bytes,
+        kv_bytes=llm.kv_bytes * grain,
         sizes=Sizes(token_bytes, llm.state_bytes / line.compression, line.streaming),
-        routing=_routing(scenario, workers, lines),
+        routing=_routing(scenario, workers, lines, grain),
         timeouts=_settings(TimeOuts, scenario.timeouts, "timeouts"),
         singular=_settings(SingularSettings, scenario.singular, "singular"),
         policy=fleet.policy,
         relay_bound=fleet.relay_bound,
         same_site=fleet.same_site,
         max_inflight=fleet.max_inflight,
+        router=_router(scenario),
+        grain=grain,
     )
 
 
-def _worker_plan(table: Workers, llm: Llm, context_tokens: int, role: Role) -> WorkerPlan:
+def _router(scenario: Scenario) -> Callable[..., Router]:
+    if scenario.fleet.router == "ours":
+        return Router
+    return partial(_known(ROUTERS, scenario.fleet.router, "fleet.router"), hit_threshold=scenario.fleet.hit_threshold)
+
+
+def _worker_plan(table: Workers, llm: Llm, context_tokens: int, role: Role, grain: int) -> WorkerPlan:
     if table.chip in COSTS:
         cost, pages = COSTS[table.chip], MOST_PAGES
     else:
@@ -74,22 +91,27 @@ def _worker_plan(table: Workers, llm: Llm, context_tokens: int, role: Role) -> W
             f"fleet.{role.value}.cost: no {', '.join(sorted(unknown))}; there are {', '.join(sorted(REACH | COST))}"
         )
     cost = replace(cost, **{key: value for key, value in table.cost.items() if key in COST})
-    limits = limits_of(table.pages or pages, table.max_sequences, table.chunk_tokens, context_tokens)
+    limits = limits_of(
+        (table.pages or pages) // grain, table.max_sequences, table.chunk_tokens // grain, context_tokens
+    )
     return WorkerPlan(table.workers, cost, limits)
 
 
-def _routing(scenario: Scenario, workers: dict[Role, WorkerPlan], line: LinePlan) -> RoutingSettings:
+def _routing(scenario: Scenario, workers: dict[Role, WorkerPlan], line: LinePlan, grain: int) -> RoutingSettings:
     """Priors from the plan itself, as an operator would set them; the scenario has the last word."""
     p, m = workers.get(Role.PREFILL), workers[Role.MAIN]
     priors = {
-        "prefill_tokens_per_s": (p or m).cost.prefill_tokens_per_s,
+        "prefill_tokens_per_s": (p or m).cost.prefill_tokens_per_s / grain,
         "line_bytes_per_s": line.bytes_per_s,
         "near_bytes_per_s": line.near_bytes_per_s,
         "line_rtt_s": line.rtt_s,
         "step_s": m.cost.seconds_of(0, 0.0, m.limits.max_sequences // 2, 0),
         "chunk_tokens": (p or m).limits.chunk_tokens,
     }
-    return _settings(RoutingSettings, priors | scenario.routing, "routing")
+    wanted = scenario.routing
+    if "main_alone_tokens" in wanted:
+        wanted = wanted | {"main_alone_tokens": wanted["main_alone_tokens"] / grain}
+    return _settings(RoutingSettings, priors | wanted, "routing")
 
 
 def _known(table: dict[str, T], name: str, where: str) -> T:

@@ -32,7 +32,7 @@ from ..core.routing import RoutingSettings
 from ..core.sampling import Finish, Sampling
 from ..core.singular import SingularSettings
 from ..core.timeouts import TimeOuts
-from ..ports import KvShape, Ports
+from ..ports import KvShape, Ports, Sink
 from ..sim.world import Node, World
 
 WORKERS: dict[Role, type[Worker[Any]]] = {
@@ -72,6 +72,7 @@ class HouseSpec:
     line_rtt_s: float = 0.05
     near_bytes_per_s: float = 1e9
     bus_delay_s: float = 0.0005
+    answer_s: float = 0.0  # so much later a worker hears of its own engine and link, in order
     staging_bytes: int = 1 << 26
     wire_chunk_tokens: int = 32
     timeouts: TimeOuts = TimeOuts()
@@ -243,7 +244,7 @@ class House:
         )
         machine = WORKERS[role](me, card, spec.timeouts, b"secrets")
         process = self._attach(Node(self.world, machine), me)
-        post = process.node.post
+        post = self._late(process.node.post) if spec.answer_s else process.node.post
         process.engine = create_scripted(
             pages=engine_spec.pages,
             page_size=engine_spec.page_size,
@@ -271,6 +272,9 @@ class House:
         assert process.node.ports
         process.node.ports.engine, process.node.ports.kv = process.engine, process.link
         return process
+
+    def _late(self, post: Sink) -> Sink:
+        return lambda event: self.world.call_later(self.spec.answer_s, partial(post, event))
 
     # -- clients ------------------------------------------------------------------------------------------------------
 
@@ -316,7 +320,8 @@ class House:
                 continue
             machine: Any = process.node.machine
             if not machine.idle:
-                found[name] = f"holds {list(getattr(machine, 'held', None) or getattr(machine, 'courses', ()))}"
+                held: dict[RequestId, object] = getattr(machine, "held", {}) or getattr(machine, "courses", {})
+                found[name] = f"holds {list(held)}"
             elif process.engine and process.engine.load().free_pages != process.engine.load().total_pages:
                 found[name] = f"pages {process.engine.load()}"
             elif process.link and process.link.staging.used_bytes:

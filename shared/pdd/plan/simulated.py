@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from ..core import effects as fx
 from ..core.batch import Limits
 from ..core.blocks import HASH_BLOCK
@@ -87,8 +89,9 @@ class FleetPlan:
     same_site: bool = False
     max_inflight: int = 100_000
     staging_bytes: float = 1e12
-    router: type[Router] = Router  # a baseline may route otherwise
+    router: Callable[..., Router] = Router  # a baseline may route otherwise
     stride: int = 16  # decode steps of MD in one event
+    grain: int = 1  # tokens that one id of a prompt stands for; `kv_bytes` and `sizes` are an id's, `limits` count ids
 
 
 @dataclass(eq=False)
@@ -113,6 +116,8 @@ class SimFleet:
 
     def __post_init__(self) -> None:
         plan = self.plan
+        # Small ids are objects that stay in the processor's cache: comparing prompts is most of what a long one costs here.
+        self.load = msgspec.structs.replace(self.load, lowest_id=8, highest_id=256)
         self.world = World(self.seed)
         self.run_record = Run(self.title, warmup_s=self.load.warmup_s)
         self.lengths = Lengths()
@@ -170,6 +175,7 @@ class SimFleet:
             self.lengths,
             plan.kv_bytes,
             plan.stride if me.role is Role.MAIN else 1,
+            plan.grain,
         )
         kv = SimKv(me, self.world, node.post, plan.sizes, lambda to: self._way(me, to), self._kvs, plan.staging_bytes)
         handlers |= self._common(me) | _engine_handlers(engine, kv)
@@ -227,7 +233,7 @@ class SimFleet:
             singular=plan.singular,
         )
         self.clients = SimClients(
-            self.world, self.load, self.run_record, self.lengths, self._submit, even=plan.stride > 1
+            self.world, self.load, self.run_record, self.lengths, self._submit, even=plan.stride > 1, grain=plan.grain
         )
         handlers: Handlers = {
             fx.Deliver: self.clients.deliver,

@@ -6,7 +6,7 @@ leave; some faults at a time, others when a request reaches a stage. Faults end 
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -49,11 +49,15 @@ class Ambush:
 
 @dataclass(slots=True)
 class Storm:
-    """One seed's schedule. Entries numbered in `without` are left out, and nothing else is drawn differently."""
+    """One seed's schedule. Entries numbered in `without` are left out, and nothing else is drawn differently.
+
+    `watch` sees what the laws see; `tell` hears (time, what was done to the house).
+    """
 
     seed: int
     without: frozenset[int] = frozenset()
-    watch: Callable[[Node, Event, list[Effect]], None] | None = None
+    watch: Callable[[Node, Event, list[Effect]], None] = field(default=lambda node, event, effects: None)
+    tell: Callable[[float, str], None] = field(default=lambda at, what: None)
     house: House = field(init=False)
     faults: Faults = field(init=False)
     laws: Laws = field(default_factory=Laws)
@@ -92,25 +96,29 @@ class Storm:
 
     def _act(self, name: str, kind: str, act: Act) -> None:
         if kind:
-            self.story.append(f"{self.house.world.now():7.2f} {name}")
+            self._tell(name)
             self.counts[kind] += 1
             self.coverage.strike(kind, self.house, self.house.clients.all)
         act()
         self._watch_rows()
 
     def _calm(self) -> None:
-        self.story.append(f"{STORM_S:7.2f} calm")
+        self._tell("calm")
         self.faults.calm()
         self._watch_rows()
+
+    def _tell(self, what: str) -> None:
+        now = self.house.world.now()
+        self.story.append(f"{now:7.2f} {what}")
+        self.tell(now, what)
 
     def _watch_rows(self) -> None:
         for process in self.house.processes.values():
             self.coverage.watch(process.node.machine)
 
     def _check(self, node: Node, event: Event, effects: list[Effect]) -> None:
+        self.watch(node, event, effects)
         self.laws.check(node, event, effects)
-        if self.watch:
-            self.watch(node, event, effects)
         if self.ambushes and not isinstance(event, TimerFired) and self.house.world.now() < STORM_S:
             self._spring()
 
@@ -148,7 +156,3 @@ class Storm:
             raise Violation("the same ids", f"{name} ended after {len(client.ids)} of {len(whole)} outputs")
         reason = client.finish.reason if client.finish else client.problem.code if client.problem else "gone"
         self.counts[f"end: {reason}"] += 1
-
-
-def total(counts: Iterable[Counter[str]]) -> Counter[str]:
-    return sum(counts, Counter())

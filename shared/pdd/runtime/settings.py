@@ -11,7 +11,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
-from pydantic import DirectoryPath, Field, ValidationError, field_validator
+from pydantic import DirectoryPath, Field, FilePath, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
@@ -95,6 +95,10 @@ class RouterSettings(ServiceSettings):
     relay_bound: int = Field(0, ge=0, description="the most tokens RLD writes for one request; 0: no bound")
     routing: RoutingSettings = Field(default_factory=RoutingSettings, description="priors and prices of routes")
     singular: SingularSettings = Field(default_factory=SingularSettings, description="when a transfer may be cut")
+    api_keys: str = Field("", repr=False, description="separated by commas; empty, and no file: everybody may ask")
+    api_keys_file: FilePath | None = Field(None, description="one key a line, perhaps with its own bound behind it")
+    key_requests: int = Field(0, ge=0, description="of one key at once; beyond it: 429; 0: no bound")
+    cors_origins: str = Field("", description="whose pages may ask from a browser, by commas; `*`: all; empty: none")
     report: bool = Field(False, description="answer `x-pdd-report: 1` with how the request went")
     test_hooks: bool = Field(False, description="allow the x-pdd-route and x-pdd-handover-after request headers")
 

@@ -46,6 +46,7 @@ class SimClients:
         submit: Callable[[RequestSubmitted], None],
         *,
         even: bool,
+        grain: int = 1,
     ) -> None:
         self._world, self._load, self._run, self._lengths, self._submit, self._even = (
             world,
@@ -55,6 +56,7 @@ class SimClients:
             submit,
             even,
         )
+        self._grain = grain
         self._open: dict[RequestId, _Open] = {}
         self._at_once = 0
         self._start_s = 0.0
@@ -128,7 +130,7 @@ class SimClients:
 
     def _ask(self, playing: _Playing, turn: Turn) -> None:
         name = RequestId(f"{playing.session.name}/{playing.turns}")
-        record = Record(playing.session.name, playing.turns - 1, self.now, self.now, prompt=len(turn.ids))
+        record = Record(playing.session.name, playing.turns - 1, self.now, self.now, prompt=len(turn.ids) * self._grain)
         self._run.records.append(record)
         self._open[name] = _Open(playing, turn, record)
         self._lengths.set(name, turn.outputs)
@@ -159,7 +161,8 @@ class SimClients:
         one, report = self._open.pop(effect.request), effect.report
         record = one.record
         record.last_s = one.last_s
-        record.route, record.epochs, record.hit = report.route, report.epochs, report.hit
+        record.route, record.epochs = report.route, report.epochs
+        record.hit = {role: tokens * self._grain for role, tokens in report.hit.items()}
         for role, start, stop in report.spoke:
             record.shares[role] = record.shares.get(role, 0) + stop - start
         for transfer in report.transfers:

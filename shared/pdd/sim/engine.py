@@ -60,7 +60,7 @@ class _Stride:
 
 
 class SimEngine:
-    """`kv_bytes` a token, for the time an import takes."""
+    """`kv_bytes` an id, for the time an import takes. `grain`: tokens that an id of a prompt stands for."""
 
     def __init__(
         self,
@@ -71,8 +71,10 @@ class SimEngine:
         lengths: Lengths,
         kv_bytes: int,
         stride: int = 1,
+        grain: int = 1,
     ) -> None:
         self.batch, self.cost = batch, cost
+        self._grain = grain
         self._world, self._sink, self._lengths, self._kv_bytes = world, sink, lengths, kv_bytes
         self._stride_most = stride
         self._stride: _Stride | None = None
@@ -157,8 +159,27 @@ class SimEngine:
         steps = self._steps_alike(plan) if self._stride_most > 1 else 1
         if steps > 1 and self.batch.reserve(steps):
             return self._run_stride(plan, steps)
-        seconds = self.cost.seconds(plan)
+        seconds = self.cost.seconds(plan) if self._grain == 1 else self._seconds(plan)
         self._world.call_later(seconds, lambda: self._stepped(plan, seconds))
+
+    def _seconds(self, plan: StepPlan) -> float:
+        """As `EngineCost.seconds`, where an id of a prompt stands for `grain` tokens."""
+        prefilled = decodes = read = 0
+        pairs = 0.0
+        for piece in plan.slices:
+            start, stop = self._tokens(piece, piece.start), self._tokens(piece, piece.stop)
+            if piece.stop - piece.start == 1 and piece.sample:
+                decodes += 1
+                read += stop
+            else:
+                prefilled += stop - start
+                pairs += (stop - start) * (start + stop + 1) / 2
+        return self.cost.seconds_of(prefilled, pairs, decodes, read)
+
+    def _tokens(self, piece: Slice, position: int) -> int:
+        """Tokens before a position."""
+        prompt = min(position, piece.sequence.prompt_len)
+        return prompt * self._grain + position - prompt
 
     def _steps_alike(self, plan: StepPlan) -> int:
         """How many steps in a row will have just these decodes, if nothing comes in."""
@@ -176,7 +197,7 @@ class SimEngine:
 
     def _run_stride(self, plan: StepPlan, steps: int) -> None:
         decodes = len(plan.slices)
-        read = sum([piece.stop for piece in plan.slices])
+        read = sum([self._tokens(piece, piece.stop) for piece in plan.slices])
         end, ends = self._world.now(), []
         for _ in range(steps):
             end += self.cost.seconds_of(0, 0.0, decodes, read)

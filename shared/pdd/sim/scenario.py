@@ -3,7 +3,9 @@ generator, the simulator and the planner. Unknown names and wrong values are tol
 """
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -36,6 +38,8 @@ class FleetTable(Table, frozen=True, kw_only=True):
     relay: Workers = Workers(workers=0)
     main: Workers = Workers()
     same_site: bool = False  # MD stands beside P: its KV takes the near path
+    router: str = "ours"  # | hit_threshold (as published) | low_hits_on_relay (the forbidden one)
+    hit_threshold: float = 0.95
     policy: str = "one_shot"
     relay_bound: int = 0
     max_inflight: int = 100_000
@@ -82,6 +86,24 @@ class Scenario(Table, frozen=True, kw_only=True):
     routing: dict[str, float] = {}
     singular: dict[str, float] = {}
     timeouts: dict[str, float] = {}
+    systems: dict[str, dict[str, Any]] = {}  # to compare: what is different there, table by table
+
+
+def variant(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
+    """The scenario with some values changed. Raises ScenarioError."""
+    try:
+        return msgspec.convert(_merged(msgspec.to_builtins(scenario), changes), Scenario)
+    except msgspec.ValidationError as error:
+        raise ScenarioError(f"{scenario.name}, changed: {error}") from error
+
+
+def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Tables merge, everything else is replaced."""
+    found = dict(base)
+    for key, value in changes.items():
+        old = found.get(key)
+        found[key] = _merged(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return found
 
 
 def read_scenario(path: Path) -> Scenario:

@@ -1,99 +1,103 @@
-"""Attention of a ragged batch over paged KV: one function that transformers' model classes call in every layer.
+"""Attention of a ragged batch over paged KV. All that depends on the step alone is laid down once, in `StepTables`; a layer writes its
+K and V, then each sequence attends to where its tokens lie.
 
-All that depends on the step alone (slots, spans, masks) is laid down once in `StepTables`; a layer only copies, looks up and attends.
+Rows of one sequence that came together see each other from the fresh values, and what was there before from the pages: so no mask
+is ever made.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import scaled_dot_product_attention
+from torch import Tensor
 
 from ...core.steps import Slice
-from .pages import KvPages
+from .blocks import Part, attend_block, merge
+from .pages import KvPages, runs
 
-ATTENTION = "pdd_paged"
+SHORT_RUN = 128  # tokens; where runs are shorter on average, gathering them first is quicker than a call for each
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows [first, last) of the batch belong to one sequence, and see its first `length` tokens.
+    """Rows [first, last) of the step are one sequence's. All see the tokens in `runs` of slots (first, last), or in `gathered` slots.
 
-    Those lie in slots from `run` on, or, where its pages are scattered (`run` is None), in `pages`.
+    One row alone finds itself there; of several each also sees those of its span up to itself.
     """
 
     first: int
     last: int
-    length: int
-    run: int | None
-    pages: Tensor
-    mask: Tensor | None  # [rows, length]; None: causal from position 0, or one row that sees everything
+    runs: tuple[tuple[int, int], ...]
+    gathered: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """`slots`: where each row's K and V go."""
+    """`slots` and `positions` of each row; `spans` in the order of rows."""
 
     kv: KvPages
     slots: Tensor
+    positions: Tensor
     spans: tuple[Span, ...]
 
 
-def lay_tables(slices: Sequence[Slice], kv: KvPages) -> tuple[StepTables, Tensor]:
-    """The step's tables, and the position of each row."""
-    device = kv.kv.device
+def lay_tables(slices: Sequence[Slice], kv: KvPages) -> StepTables:
+    device, size = kv.kv.device, kv.page_size
     spans, slots, positions = [], [], []
-    first = 0
     for part in slices:
-        pages = torch.tensor(part.sequence.pages[: -(-part.stop // kv.page_size)])
-        position = torch.arange(part.start, part.stop)
-        slots.append(pages[position // kv.page_size] * kv.page_size + position % kv.page_size)
-        positions.append(position)
-        rows = part.stop - part.start
-        in_a_run = bool((pages.diff() == 1).all())
-        mask = None
-        if rows > 1 and part.start > 0:
-            mask = torch.ones(rows, part.stop, dtype=torch.bool, device=device).tril(part.start)
-        run = int(pages[0]) * kv.page_size if in_a_run else None
-        spans.append(Span(first, first + rows, part.stop, run, pages.to(device), mask))
-        first += rows
-    return StepTables(kv, torch.cat(slots).to(device), tuple(spans)), torch.cat(positions).to(device)
+        pages = part.sequence.pages
+        first = len(slots)
+        for low, high in runs(pages, size, part.start, part.stop):
+            slots += range(low, high)
+        positions += range(part.start, part.stop)
+        alone = part.stop - part.start == 1
+        seen = tuple(runs(pages, size, 0, part.stop if alone else part.start))
+        scattered = len(seen) > 2 and part.stop < len(seen) * SHORT_RUN
+        gathered = torch.cat([torch.arange(*run, device=device) for run in seen]) if scattered else None
+        spans.append(Span(first, len(slots), seen, gathered))
+    return StepTables(kv, torch.tensor(slots, device=device), torch.tensor(positions, device=device), tuple(spans))
 
 
-def attend(
-    module: nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    attention_mask: Tensor | None,
-    scaling: float,
-    tables: StepTables,
-    **_: Any,
-) -> tuple[Tensor, None]:
-    """query [1, heads, rows, head_dim], key and value [1, kv_heads, rows, head_dim] -> [1, rows, heads, head_dim]."""
-    layer = int(module.layer_idx)  # type: ignore[arg-type]
-    kv = tables.kv.kv[layer]
-    kv[:, 0].index_copy_(0, tables.slots, key[0].transpose(0, 1))
-    kv[:, 1].index_copy_(0, tables.slots, value[0].transpose(0, 1))
-    out = query.new_empty(query.shape[2], query.shape[1], query.shape[3])
+def attend(layer: int, fused: Tensor, heads: int, tables: StepTables) -> Tensor:
+    """`fused` [rows, heads + 2 * kv_heads, head_dim]: query, key and value heads, positions applied -> [rows, heads * head_dim]."""
+    tables.kv.put(layer, tables.slots, fused[:, heads:])
+    query = fused[:, :heads].unflatten(1, (tables.kv.shape.kv_heads, -1))
+    out = []
     for span in tables.spans:
-        rows = slice(span.first, span.last)
-        seen = kv[span.run :] if span.run is not None else tables.kv.gather(layer, span.pages)
-        out[rows] = _attend_span(query[:, :, rows], seen[: span.length], span.mask, scaling)
-    return out[None], None
+        if span.last - span.first == 1:
+            out.append(_attend_row(layer, query[span.first], span, tables.kv))
+        else:
+            rows = slice(span.first, span.last)
+            out.append(_attend_rows(layer, query[rows], fused[rows, heads:], span, tables.kv))
+    return out[0] if len(out) == 1 else torch.cat(out)
 
 
-def _attend_span(query: Tensor, seen: Tensor, mask: Tensor | None, scaling: float) -> Tensor:
-    """query [1, heads, rows, head_dim], seen [length, 2, kv_heads, head_dim] -> [rows, heads, head_dim]."""
-    _, heads, rows, head_dim = query.shape
-    keys, values = seen[None, :, 0].transpose(1, 2), seen[None, :, 1].transpose(1, 2)
-    kv_heads = keys.shape[1]
-    if rows == 1:  # the query heads that share a KV head become rows: each key is read once
-        query = query.reshape(1, kv_heads, heads // kv_heads, head_dim)
-        return scaled_dot_product_attention(query, keys, values, scale=scaling).reshape(1, heads, head_dim)
-    out = scaled_dot_product_attention(
-        query, keys, values, attn_mask=mask, is_causal=mask is None, scale=scaling, enable_gqa=heads != kv_heads
-    )
-    return out[0].transpose(0, 1)
+def _attend_row(layer: int, query: Tensor, span: Span, kv: KvPages) -> Tensor:
+    """query [kv_heads, group, head_dim]: the heads that share a KV head are rows of one block, so each key is read once."""
+    return merge(_attend_seen(layer, query[:, None], span, kv)).view(1, -1)
+
+
+def _attend_rows(layer: int, query: Tensor, fresh: Tensor, span: Span, kv: KvPages) -> Tensor:
+    """query [rows, kv_heads, group, head_dim], fresh [rows, 2 * kv_heads, head_dim] -> [rows, heads * head_dim]."""
+    rows, kv_heads, group, head_dim = query.shape
+    query = query.permute(1, 2, 0, 3)
+    keys, values = fresh.transpose(0, 1)[:, None].expand(-1, group, -1, -1).split(kv_heads)
+    parts = [attend_block(query, keys, values, causal=True)]
+    if span.runs:
+        folded = query.reshape(kv_heads, 1, group * rows, head_dim)
+        parts += [
+            Part(part.out.view(kv_heads, group, rows, head_dim), part.log_sum.view(kv_heads, group, rows))
+            for part in _attend_seen(layer, folded, span, kv)
+        ]
+    return merge(parts).permute(2, 0, 1, 3).reshape(rows, -1)
+
+
+def _attend_seen(layer: int, query: Tensor, span: Span, kv: KvPages) -> list[Part]:
+    """query [kv_heads, 1, rows, head_dim] over all tokens that the span sees in pages."""
+    if span.gathered is not None:
+        return [attend_block(query, *kv.gather(layer, span.gathered))]
+    keys, values = kv.layers[layer]
+    return [
+        attend_block(query, keys.narrow(2, low, high - low), values.narrow(2, low, high - low))
+        for low, high in span.runs
+    ]

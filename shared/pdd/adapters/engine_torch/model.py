@@ -1,73 +1,60 @@
-"""The model: transformers' own classes and weights, with attention replaced by ours. Refuses, by name, what that cannot serve."""
+"""The model: weights from safetensors, the forward pass of the Llama kind over paged KV. Refuses, by name, what that cannot serve.
+
+The pass is our own, because a step's time on a CPU goes into what transformers' classes do between the matrix products; its results
+are held against theirs by the tests.
+"""
 
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
-from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
-from transformers.utils import logging as transformers_logging
+from torch.nn.functional import embedding, rms_norm
+from transformers import AutoConfig
 
 from ...core.errors import EngineError
-from ...ports import KvShape
-from .attention import ATTENTION, StepTables, attend
+from .attention import StepTables
+from .layer import Layer, Step
+from .linear import Linear
 from .pages import DTYPES
-
-SHAPES = ("llama", "mistral", "qwen2", "qwen3")
-PLAIN_ROPE = ("default", "linear", "llama3", "yarn")  # the others let one sequence's length change another's positions
+from .rotary import Rotary
+from .shape import model_shape
+from .weights import Weights
 
 
 class PagedModel:
     """`max_context`: as asked for, or, where that is 0, the most that the model knows positions for."""
 
     def __init__(self, model_dir: Path, dtype: str, device: str, max_context: int = 0) -> None:
-        """EngineError: no such model, or one whose attention is not plain causal attention within `max_context`."""
+        """EngineError: no such model, or one that this is not the forward pass of, or with a shorter context."""
         if dtype not in DTYPES:
             raise EngineError(f"dtype {dtype!r} is none of {', '.join(DTYPES)}")
-        transformers_logging.disable_progress_bar()
-        AttentionInterface.register(ATTENTION, attend)
         try:
             config = AutoConfig.from_pretrained(model_dir, local_files_only=True)
-            limit = context_limit(config)
-            if max_context > limit:
-                raise EngineError(f"max_context {max_context} exceeds the {limit} tokens that the model attends to")
-            model = AutoModelForCausalLM.from_pretrained(
-                model_dir, dtype=DTYPES[dtype], attn_implementation=ATTENTION, local_files_only=True
-            )
         except (OSError, ValueError) as error:
             raise EngineError(f"cannot load a model from {model_dir}: {error}") from error
-        self._model = model.to(device).eval()
-        self._device = device
-        self.kv_shape = kv_shape(config, dtype)
-        self.max_context = max_context or limit
+        shape = model_shape(config)
+        if max_context > shape.context:
+            raise EngineError(f"max_context {max_context} exceeds the {shape.context} tokens that the model attends to")
+        self._rotary = Rotary(config, shape.head_dim, DTYPES[dtype], device)
+        self._device, self._eps = device, shape.eps
+        self.kv_shape = shape.kv(dtype)
+        self.max_context = max_context or shape.context
+        with torch.inference_mode():
+            weights = Weights(model_dir, DTYPES[dtype], device)
+            self._embedding = weights.take("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
+            self._layers = [Layer(index, shape, weights) for index in range(shape.layers)]
+            self._norm = weights.take("model.norm.weight", shape.hidden)
+            head = "lm_head.weight", shape.vocabulary, shape.hidden
+            if shape.tied:
+                weights.take_if_there(*head)  # a copy that some checkpoints carry
+            self._head = Linear(self._embedding if shape.tied else weights.take(*head))
+            weights.end()
 
-    def logits(self, ids: list[int], positions: Tensor, tables: StepTables, rows: list[int]) -> Tensor:
-        """Writes the KV of every id; logits [len(rows), vocabulary] of the rows that are asked for."""
-        asked = torch.tensor(rows, dtype=torch.long, device=self._device)
-        out = self._model(
-            input_ids=torch.tensor([ids], device=self._device),
-            position_ids=positions[None],
-            use_cache=False,
-            logits_to_keep=asked,
-            tables=tables,
-        )
-        logits: Tensor = out.logits[0]
-        return logits
-
-
-def kv_shape(config: Any, dtype: str) -> KvShape:
-    heads = config.num_attention_heads
-    head_dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return KvShape(config.num_hidden_layers, config.num_key_value_heads or heads, head_dim, dtype)
-
-
-def context_limit(config: Any) -> int:
-    """Tokens of one sequence. EngineError where this engine's attention is not the model's."""
-    if config.model_type not in SHAPES:
-        raise EngineError(f"model type {config.model_type!r} is none of {', '.join(SHAPES)}")
-    rope = (config.rope_parameters or {}).get("rope_type", "default")
-    if rope not in PLAIN_ROPE:
-        raise EngineError(f"rotary positions of type {rope!r} are none of {', '.join(PLAIN_ROPE)}")
-    window = getattr(config, "sliding_window", None) if getattr(config, "use_sliding_window", True) else None
-    positions = int(config.max_position_embeddings)
-    return min(positions, int(window or positions))
+    def logits(self, ids: list[int], tables: StepTables, rows: list[int]) -> Tensor:
+        """Writes the KV of every id; logits [len(rows), vocabulary], float32, of the rows that are asked for."""
+        x = embedding(torch.tensor(ids, device=self._device), self._embedding)
+        step = Step(tables, *self._rotary.angles(tables.positions))
+        for layer in self._layers:
+            x = layer(x, step)
+        asked = x[torch.tensor(rows, dtype=torch.long, device=self._device)]
+        return self._head(rms_norm(asked, asked.shape[1:], self._norm, self._eps)).float()

@@ -90,10 +90,10 @@ class TorchRunner:
     @torch.inference_mode()
     def _step(self, plan: StepPlan) -> StepResult:
         began = perf_counter()
-        tables, positions = lay_tables(plan.slices, self._kv)
+        tables = lay_tables(plan.slices, self._kv)
         ids = [token for part in plan.slices for token in part.sequence.ids[part.start : part.stop]]
         asking = [(span.last - 1, part) for span, part in zip(tables.spans, plan.slices, strict=True) if part.sample]
-        logits = self._model.logits(ids, positions, tables, [row for row, _ in asking])
+        logits = self._model.logits(ids, tables, [row for row, _ in asking])
         sampled = sample_rows(logits, [part for _, part in asking], self._masks)
         return StepResult(sampled, perf_counter() - began)
 

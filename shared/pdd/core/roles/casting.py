@@ -2,6 +2,7 @@
 
 from ..effects import Reject
 from ..events import RequestSubmitted
+from ..features import able, needed
 from ..ids import Peer, Role
 from ..messages import Assignment, Cast, PrepareMain, PrepareRelay, StartPrefill
 from ..routing import Route, RoutingSettings, routes
@@ -32,14 +33,24 @@ def impossible(asked: RequestSubmitted, fleet: Fleet, now: float) -> Reject | No
     if prompt + outputs > limit:
         text = f"the prompt's {prompt} tokens and max_tokens {outputs} exceed the context limit of {limit} tokens"
         return Reject(asked.request, 400, "context_length_exceeded", text)
+    if not any(able(seen.card, asked.sampling) for seen in speakers):
+        text = f"no worker here can do what the request needs: {', '.join(needed(asked.sampling))}"
+        return Reject(asked.request, 400, "unsupported_feature", text)
     return None
+
+
+def unmovable(course: Course, fleet: Fleet, now: float) -> bool:
+    """MDs are there, and none can do what the request needs: it stays where it is."""
+    mains = fleet.live(Role.MAIN, now)
+    return bool(mains) and not any(able(seen.card, course.asked.sampling) for seen in mains)
 
 
 def routes_for(course: Course, fleet: Fleet, given: RoutingSettings, now: float) -> list[Route]:
     """Best first, from the ids the client already has. A forced route is taken where it exists."""
     known = len(course.asked.ids) + len(course.out)
+    sampling = course.asked.sampling
     prefills, relays, mains = (
-        fleet.candidates(role, now, context, course.skip, course.hits)
+        [one for one in fleet.candidates(role, now, context, course.skip, course.hits) if able(one.card, sampling)]
         for role, context in ((Role.PREFILL, known + 1), (Role.RELAY, course.context), (Role.MAIN, course.context))
     )
     found = routes(known, prefills, relays, mains, given)

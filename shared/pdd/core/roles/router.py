@@ -469,7 +469,8 @@ class Router:
         for effect in telling.measured(course, self.now):
             self.emit(effect)
         if speaker is Role.RELAY:
-            reason = "before_fence" if Role.MAIN in course.cast else "cut" if course.cut else "survival"
+            kept = "feature" if casting.unmovable(course, self.fleet, self.now) else "survival"
+            reason = "before_fence" if Role.MAIN in course.cast else "cut" if course.cut else kept
             self.emit(Count("pdd_ended_on_relay_total", (("reason", reason),)))
         self.emit(Complete(course.request, finish, course.report))
         learning, effects = self.cuts.served(course, speaker)

@@ -42,6 +42,8 @@ def measured(course: Course, now: float) -> list[Effect]:
         Count("pdd_prompt_tokens_total", (), len(course.asked.ids)),
     ]
     if len(at) > 1:
+        gaps = [later - earlier for earlier, later in pairwise(at)]
         effects.append(Observe("pdd_second_token_seconds", at[1]))
-        effects.append(Observe("pdd_largest_gap_seconds", max(b - a for a, b in pairwise(at))))
+        effects.append(Observe("pdd_largest_gap_seconds", max(gaps)))
+        effects += [Observe("pdd_itl_seconds", gap) for gap in gaps]
     return effects
