@@ -38,6 +38,7 @@ async def serve(settings: RouterSettings) -> int:
         ),
     )
     app.get("/status")(lambda: fleet_status(router.machine, process.clock.now()))
+    app.get("/spans/{name}")(process.notes.spans_of)
     wired = open_router(process, router, open_requests)
     return await run_service(app, health, sock, wired, settings.drain_s, http=AbortableHttp)
 

@@ -100,7 +100,7 @@ async def serve_worker(role: Role, settings: WorkerSettings) -> int:
     sock = listen(settings.http_host, settings.http_port)
     process = Process(role, settings, sock)
     health = Health(role)
-    app = worker_app(health, process.notes.render)
+    app = worker_app(health, process.notes.render, process.notes.spans_of)
     return await run_service(app, health, sock, open_worker(process, settings), settings.drain_s)
 
 
@@ -218,7 +218,7 @@ async def serve_index(settings: IndexSettings) -> int:
     sock = listen(settings.http_host, settings.http_port)
     process = Process(Role.INDEX, settings, sock)
     health = Health(Role.INDEX)
-    app = worker_app(health, process.notes.render)
+    app = worker_app(health, process.notes.render, process.notes.spans_of)
     return await run_service(app, health, sock, _open_index(process, settings), settings.drain_s)
 
 

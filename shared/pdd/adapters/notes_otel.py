@@ -6,6 +6,7 @@ does not know raises ValueError.
 
 import time
 from collections import deque
+from typing import Any
 
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
@@ -81,6 +82,26 @@ class OtelNotes:
         spans = [span for span in self._recent if context and span.traceparent[3:35] == traceparent[3:35]]
         return [self._readable(span) for span in spans]
 
+    def spans_of(self, name: str) -> list[dict[str, Any]]:
+        """The last spans noted here of one request or of one trace, oldest first, as plain data; times are the wall clock's.
+
+        A request's name is known here with something behind it: what makes it one of its kind, and the number of its choice.
+        """
+        named = [span for span in self._recent if _belongs(span, name)]
+        return [
+            {
+                "service": self._resource.attributes["service.name"],
+                "instance": self._resource.attributes["service.instance.id"],
+                "name": span.name,
+                "trace": span.traceparent[3:35],
+                "root": span.root,
+                "start_s": span.start + self._wall_minus_now,
+                "stop_s": span.stop + self._wall_minus_now,
+                "attributes": dict(span.attributes),
+            }
+            for span in named
+        ]
+
     def close(self) -> None:
         """Sends what waits, within a bound."""
         if self._export:
@@ -115,6 +136,11 @@ class OtelNotes:
 
     def _drop_spans(self, count: int) -> None:
         self.note(Count("pdd_spans_dropped_total", (), count))
+
+
+def _belongs(span: Span, name: str) -> bool:
+    request = str(dict(span.attributes).get("pdd.request", ""))
+    return span.traceparent[3:35] == name or request == name or request.startswith(f"{name}-")
 
 
 def _metric(name: str, registry: CollectorRegistry) -> Series:

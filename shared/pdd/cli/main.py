@@ -21,6 +21,7 @@ from .serve import serve
 from .sim import sim
 from .status import show
 from .storms import storms
+from .trace import show_trace
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, help=__doc__)
 console = Console(highlight=False)
@@ -101,6 +102,17 @@ def line(
     with _told_plainly():
         control = address(_run_directory(run_dir))
         console.print(described(change(control, rate_mbit=rate_mbit, delay_ms=delay_ms, stall=stall, cut=cut)))
+
+
+@app.command()
+def trace(
+    request: Annotated[str, typer.Argument(help="The answer's id, its x-request-id, or a trace id.")],
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    run_dir: RunDir = None,
+) -> None:
+    """Show where one request's time went, over all services of both sites. They remember the last few hundred requests."""
+    with _told_plainly():
+        show_trace(_run_directory(run_dir), request, console, as_json=json)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

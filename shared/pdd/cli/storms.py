@@ -17,6 +17,7 @@ from ..plan.seeds import Outcome, outcomes, shrunk, told
 from ..plan.stages import Stage
 
 SHRUNK_MAX = 3  # failing seeds whose story is told
+WIDTH = 120  # what the table of faults and stages needs
 
 
 def storms(
@@ -27,6 +28,7 @@ def storms(
 ) -> None:
     """Try random fault schedules against the protocol. Exit status 1 when a law was broken."""
     console = Console(highlight=False)
+    console.width = max(console.width, WIDTH)
     counts: Counter[str] = Counter()
     coverage, failed = Coverage(), list[Outcome]()
     with _progress(console) as progress:
@@ -67,7 +69,7 @@ def _print_counts(console: Console, counts: Counter[str]) -> None:
 def _print_faults(console: Console, coverage: Coverage) -> None:
     """How often each fault met a request at each stage."""
     table = Table(box=None, pad_edge=False, title="faults by the stage they met", title_justify="left")
-    table.add_column("fault")
+    table.add_column("fault", no_wrap=True)
     for met in Stage:
         table.add_column(met.name.lower().replace("_", " "), justify="right")
     kinds = _kinds(coverage.faults)

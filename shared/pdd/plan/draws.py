@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 from ..adapters.engine_scripted import Script
 from ..adapters.kv_memory_lines import RandomFaults
 from ..core.cost import EngineCost
-from ..core.ids import Role
+from ..core.ids import RequestId, Role
 from ..core.policies import POLICIES
 from ..core.routing import RoutingSettings
 from ..core.singular import SingularSettings
 from .house import EngineSpec, HouseSpec
-from .stages import Stage
+from .stages import Stage, member
 
 if TYPE_CHECKING:
     from .storm import Act, Storm
@@ -41,12 +41,12 @@ def spec(rng: Random, seed: int) -> HouseSpec:
         sites=pick(SITES),
         engines={slow: replace(engine, cost=SLOW)} | dict.fromkeys(WORKERS, engine),
         script=Script(seed=seed, mean_outputs=pick([0, 0, 40])),
-        line_bytes_per_s=pick([2000.0, 4000.0, 100_000.0]),
+        line_bytes_per_s=pick([2000.0, 8000.0, 8000.0, 100_000.0]),
         answer_s=pick([0.0, 0.0, 0.0, 0.02, 0.2]),
         staging_bytes=pick([1 << 26] * 5 + [6000, 1500]),
         routing=RoutingSettings(line_bytes_per_s=4000.0, relay_price_s=0.3, main_alone_tokens=pick([0, 40])),
         relay_bound=pick([0, 0, 8, 30]),
-        singular=SingularSettings(cap=pick([0.0, 0.05, 1.0]), gap=pick([0.1, 2.0])),
+        singular=SingularSettings(cap=pick([0.0, 0.05, 1.0, 1.0]), gap=pick([0.1, 2.0, 2.0])),
         policy=pick(list(POLICIES)),
     )
 
@@ -73,8 +73,8 @@ class Schedule:
             self._partition()
         for name, role in self.workers.items():
             self._worker(name, role)
-        for _ in range(rng.choice([0, 1, 2, 3])):
-            self._ambush(f"q{rng.randrange(count)}")
+        for _ in range(rng.choice([0, 1, 2, 3, 4])):
+            self._ambush()
         if rng.random() < 0.1:
             self._once("router-crash", rng.uniform(2, STORM_S), self.faults.crash_router)
         if rng.random() < 0.3:
@@ -103,14 +103,14 @@ class Schedule:
         shared, own = rng.choice([0, 64, 130]), rng.randint(1, 150)
         ids = tuple(7 + k for k in range(shared)) + tuple(rng.randrange(3, 31_000) for _ in range(own))
         wanted: dict[str, Any] = {
-            "max_tokens": rng.choice([1, 2, 3] + [rng.randint(4, 90)] * 5),
+            "max_tokens": rng.choice([1, 2, 3] + [rng.randint(4, 90)] * 3 + [rng.randint(60, 220)] * 4),
             "handover_after": rng.choice([0, 0, 0, 1, 2, 17, 40]),
             "route": rng.choice(["", "", "P-RLD-MD", "P-RLD-MD", "P-MD"]),
         }
         told = f"submit {name}: {len(ids)} ids, {wanted['max_tokens']} wanted, {wanted['route'] or 'any route'}"
         self._once("submit", when, partial(self._submit, name, ids, wanted), told)
         if rng.random() < 0.1:
-            self._once("leave", when + rng.uniform(0, 5), partial(self.faults.leave, name), f"leave {name}")
+            self._once("leave", when + rng.uniform(0, 5), partial(self.faults.leave, RequestId(name)), f"leave {name}")
 
     def _submit(self, name: str, ids: tuple[int, ...], wanted: dict[str, Any]) -> None:
         if self.house.processes["router"].node.alive:
@@ -153,7 +153,7 @@ class Schedule:
 
     def _worker(self, name: str, role: Role) -> None:
         rng = self.rng
-        crashes = rng.choice([0, 0, 0, 1, 1, 2])
+        crashes = rng.choice([0, 0, 0, 0, 1, 1, 2])
         first = rng.uniform(0, STORM_S - 3)
         for i in range(crashes):
             self._crash(name, role, first if not i else min(first + rng.uniform(0.3, 4), STORM_S - 3))
@@ -177,20 +177,27 @@ class Schedule:
 
     # -- faults at their stage ----------------------------------------------------------------------------------------
 
-    def _ambush(self, request: str) -> None:
+    def _ambush(self) -> None:
+        """On whoever plays a role in the request that comes first to a stage."""
         rng, at = self.rng, self.rng.choice(list(Stage))
-        name = rng.choice(list(self.workers))
-        role, seconds = self.workers[name].value, rng.uniform(0.3, 6)
-        acts: list[tuple[str, str, Act]] = [
-            ("leave", f"leave {request}", partial(self.faults.leave, request)),
-            (f"crash-{role}", f"crash {name}", partial(self._down, name, rng.choice([0.01, 0.3, 3.0]))),
-            (f"pause-{role}", f"pause {name} for {seconds:.1f} s", partial(self.faults.pause, name, seconds)),
-        ]
-        for long, kind, act in (self._line_fault(), self._bus_fault()):
-            acts.append((kind, f"{kind} for {long:.1f} s", act))
-        kind, told, act = rng.choice(acts)
-        self.storm.ambush(f"{told}, when {request}: {at}", kind, request, at, act)
+        role, seconds, down = rng.choice(WORKERS), rng.uniform(0.3, 6), rng.choice([0.01, 0.3, 3.0])
+        (line_s, line_kind, cut), (bus_s, bus_kind, block) = self._line_fault(), self._bus_fault()
+        kind, told, act = rng.choice(
+            [
+                ("leave", "leave", self.faults.leave),
+                (f"crash-{role.value}", f"crash {role.value} for {down} s", partial(self._down, role, down)),
+                (f"pause-{role.value}", f"pause {role.value} for {seconds:.1f} s", partial(self._pause, role, seconds)),
+                (line_kind, f"{line_kind} for {line_s:.1f} s", lambda request: cut()),
+                (bus_kind, f"{bus_kind} for {bus_s:.1f} s", lambda request: block()),
+            ]
+        )
+        self.storm.ambush(f"{told}, when {at.name.lower()}", kind, at, act)
 
-    def _down(self, name: str, seconds: float) -> None:
-        self.faults.crash(name)
-        self.house.world.call_later(seconds, partial(self.faults.restart, name))
+    def _down(self, role: Role, seconds: float, request: RequestId) -> None:
+        if name := member(self.house, request, role):
+            self.faults.crash(name)
+            self.house.world.call_later(seconds, partial(self.faults.restart, name))
+
+    def _pause(self, role: Role, seconds: float, request: RequestId) -> None:
+        if name := member(self.house, request, role):
+            self.faults.pause(name, seconds)

@@ -64,8 +64,8 @@ class Faults:
             client.gone = client.gone or not client.ended
         self.house.boot(Role.ROUTER, "router")
 
-    def leave(self, request: str) -> None:
-        client = self.house.clients.all.get(RequestId(request))
+    def leave(self, request: RequestId) -> None:
+        client = self.house.clients.all.get(request)
         if client and not client.ended:
             self.house.leave(client)
 

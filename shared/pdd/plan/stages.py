@@ -27,10 +27,22 @@ class Stage(StrEnum):
     RELEASING = "the client has all, workers are told"
 
 
-def stage(house: House, request: RequestId) -> Stage | None:
-    """None: not submitted, refused, or over."""
+def _router(house: House) -> Router:
     router: Any = house.processes["router"].node.machine
     assert isinstance(router, Router)
+    return router
+
+
+def member(house: House, request: RequestId, role: Role) -> str | None:
+    """Who plays a role in a request's present epoch, by name."""
+    course = _router(house).courses.get(request)
+    peer = course.cast.get(role) if course else None
+    return peer.name if peer else None
+
+
+def stage(house: House, request: RequestId) -> Stage | None:
+    """None: not submitted, refused, or over."""
+    router = _router(house)
     course = router.courses.get(request)
     if course is None:
         told = any(of == request for of, _ in router.holdings.releasing)

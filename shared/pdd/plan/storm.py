@@ -12,7 +12,7 @@ from functools import partial
 from random import Random
 
 from ..core.effects import Effect
-from ..core.events import Event, TimerFired
+from ..core.events import Event
 from ..core.ids import RequestId
 from ..sim.world import Node
 from . import draws
@@ -22,6 +22,7 @@ from .faults import Faults
 from .house import Client, House
 from .laws import Laws, Violation
 from .stages import Stage, stage
+from .story import request_in
 
 STORM_S = 20.0
 Act = Callable[[], None]
@@ -38,13 +39,12 @@ class Timed:
 
 @dataclass(slots=True)
 class Ambush:
-    """Waits for a request to reach a stage."""
+    """Waits for the first request to reach a stage."""
 
-    request: RequestId
     stage: Stage
     name: str
     kind: str
-    act: Act
+    act: Callable[[RequestId], None]
 
 
 @dataclass(slots=True)
@@ -83,9 +83,9 @@ class Storm:
             for timed in acts:
                 self.house.world.call_later(timed.at, partial(self._act, name, timed.kind, timed.act))
 
-    def ambush(self, name: str, kind: str, request: str, at: Stage, act: Act) -> None:
+    def ambush(self, name: str, kind: str, at: Stage, act: Callable[[RequestId], None]) -> None:
         if self._enters(name):
-            self.ambushes.append(Ambush(RequestId(request), at, name, kind, act))
+            self.ambushes.append(Ambush(at, name, kind, act))
 
     def _enters(self, name: str) -> bool:
         self._drawn += 1
@@ -119,13 +119,16 @@ class Storm:
     def _check(self, node: Node, event: Event, effects: list[Effect]) -> None:
         self.watch(node, event, effects)
         self.laws.check(node, event, effects)
-        if self.ambushes and not isinstance(event, TimerFired) and self.house.world.now() < STORM_S:
-            self._spring()
+        if self.ambushes and self.house.world.now() < STORM_S:
+            if request := request_in(event):
+                self._spring(request)
 
-    def _spring(self) -> None:
-        for ambush in [one for one in self.ambushes if stage(self.house, one.request) is one.stage]:
+    def _spring(self, request: RequestId) -> None:
+        met = stage(self.house, request)
+        for ambush in [one for one in self.ambushes if one.stage is met]:
             self.ambushes.remove(ambush)
-            self.house.world.call_later(0.0, partial(self._act, ambush.name, ambush.kind, ambush.act))
+            act = partial(ambush.act, request)
+            self.house.world.call_later(0.0, partial(self._act, f"{ambush.name}, of {request}", ambush.kind, act))
 
     # -- the verdict --------------------------------------------------------------------------------------------------
 

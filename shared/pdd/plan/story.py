@@ -44,7 +44,7 @@ class Story:
             self._run(Run(at, who, what, then, start, stop))
         done = [word for word in (_done(event, effect) for effect in mine) if word]
         done = [word for word in done if self._is_new(who, word)]
-        said = _said(event) if _request_in(event) == self.request else ""
+        said = _said(event) if request_in(event) == self.request else ""
         if done or said:
             self._flush()
             self.lines.append(_line(at, who, said or _cause(event), ", ".join(done)))
@@ -93,9 +93,12 @@ def _name(node: Node) -> str:
 # -- whose it is ------------------------------------------------------------------------------------------------------
 
 
-def _request_in(event: ev.Event) -> RequestId | None:
+def request_in(event: ev.Event) -> RequestId | None:
+    """Whose event it is; of a step, the first request that it wrote for."""
     if isinstance(event, ev.Heard):
         return _request_of_message(event.message)
+    if isinstance(event, ev.StepDone):
+        return event.written[0].request if event.written else None
     transfer = getattr(event, "transfer", None)
     if transfer is not None:
         return RequestId(transfer.rsplit(".", 3)[0])

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any
 
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -37,7 +38,10 @@ class Health:
 METRICS_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
-def worker_app(health: Health, render_metrics: Callable[[], bytes]) -> Starlette:
+Spans = Callable[[str], list[dict[str, Any]]]  # of a request or a trace, what this process remembers
+
+
+def worker_app(health: Health, render_metrics: Callable[[], bytes], spans_of: Spans = lambda name: []) -> Starlette:
     """/live and /health answer 200 while the process runs; /ready answers 503 until it may be given work."""
 
     async def alive(request: Request) -> Response:
@@ -49,6 +53,12 @@ def worker_app(health: Health, render_metrics: Callable[[], bytes]) -> Starlette
     async def metrics(request: Request) -> Response:
         return Response(render_metrics(), media_type=METRICS_TYPE)
 
+    async def spans(request: Request) -> Response:
+        return JSONResponse(spans_of(request.path_params["name"]))
+
     return Starlette(
-        routes=[Route("/live", alive), Route("/health", alive), Route("/ready", ready), Route("/metrics", metrics)]
+        routes=[
+            *(Route("/live", alive), Route("/health", alive), Route("/ready", ready)),
+            *(Route("/metrics", metrics), Route("/spans/{name}", spans)),
+        ]
     )
