@@ -4,10 +4,12 @@ Needs nothing but the standard library: a contender may live in another environm
 """
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
+from typing import TextIO
 
 
 @dataclass(frozen=True)
@@ -41,9 +43,15 @@ class Watch:
         return Took(tokens, self.cpu_s, self.wall_s, ids)
 
 
-def answer_all(perform: Callable[[Asked], Took]) -> None:
-    """Until the pipe closes. A line on stdout says that the contender is ready; whatever else is printed goes to stderr."""
-    out, sys.stdout = sys.stdout, sys.stderr
-    print(json.dumps("ready"), file=out, flush=True)
+def claim_stdout() -> TextIO:
+    """The pipe to whoever asks; what anything in this process prints goes to stderr from now on."""
+    pipe = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    return pipe
+
+
+def answer_all(pipe: TextIO, perform: Callable[[Asked], Took]) -> None:
+    """A line says that the contender is ready; then one for each that is asked, until stdin ends."""
+    print(json.dumps("ready"), file=pipe, flush=True)
     for line in sys.stdin:
-        print(json.dumps(asdict(perform(Asked(**json.loads(line))))), file=out, flush=True)
+        print(json.dumps(asdict(perform(Asked(**json.loads(line))))), file=pipe, flush=True)

@@ -11,7 +11,7 @@ from pdd.core.events import Event, StepDone
 from pdd.core.ids import Epoch, Key, RequestId
 from pdd.core.sampling import Sampling
 
-from .asked import Asked, Took, Watch, answer_all
+from .asked import Asked, Took, Watch, answer_all, claim_stdout
 
 WAIT_S = 600
 
@@ -41,6 +41,7 @@ class Loop:
 
 
 def main(model_dir: Path, dtype: str, longest: int, batch: int) -> None:
+    pipe = claim_stdout()
     loop = Loop()
     engine = create_torch(
         model_dir, fingerprint="", sink=loop.sink, clock=loop, post=loop.post,
@@ -70,7 +71,7 @@ def main(model_dir: Path, dtype: str, longest: int, batch: int) -> None:
         prompt_tokens, outputs = sum(map(len, asked.prompts)), len(keys) * (asked.outputs - 1)
         return watch.took(outputs or prompt_tokens, list(loop.written.values()))
 
-    answer_all(perform)
+    answer_all(pipe, perform)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from transformers.generation import StoppingCriteria
 
-from .asked import Asked, Took, Watch, answer_all
+from .asked import Asked, Took, Watch, answer_all, claim_stdout
 
 
 class AfterFirst(StoppingCriteria):  # type: ignore[misc]
@@ -24,6 +24,7 @@ class AfterFirst(StoppingCriteria):  # type: ignore[misc]
 
 
 def main(model_dir: str, dtype: str) -> None:
+    pipe = claim_stdout()
     torch.set_num_threads(1)
     model = AutoModelForCausalLM.from_pretrained(model_dir, dtype=getattr(torch, dtype), local_files_only=True).eval()
 
@@ -45,7 +46,7 @@ def main(model_dir: str, dtype: str) -> None:
         return watch.took(outputs or prompts.numel(), out[:, prompts.shape[1] :].tolist())
 
     with torch.inference_mode():
-        answer_all(perform)
+        answer_all(pipe, perform)
 
 
 if __name__ == "__main__":

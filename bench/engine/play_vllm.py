@@ -3,14 +3,20 @@
 import os
 import sys
 
-os.environ |= {"VLLM_ENABLE_V1_MULTIPROCESSING": "0", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "VLLM_CPU_KVCACHE_SPACE": "2"}
+from bench.engine.asked import Asked, Took, Watch, answer_all, claim_stdout
 
-from vllm import EngineArgs, LLMEngine, SamplingParams, TokensPrompt
-
-from bench.engine.asked import Asked, Took, Watch, answer_all
+SETTINGS = {
+    "VLLM_ENABLE_V1_MULTIPROCESSING": "0",
+    "VLLM_CPU_OMP_THREADS_BIND": "nobind",
+    "VLLM_CPU_KVCACHE_SPACE": "2",
+}
 
 
 def main(model_dir: str, dtype: str, longest: int, batch: int) -> None:
+    pipe = claim_stdout()
+    os.environ |= SETTINGS  # read when vllm is imported
+    from vllm import EngineArgs, LLMEngine, SamplingParams, TokensPrompt
+
     engine = LLMEngine.from_engine_args(
         EngineArgs(
             model=model_dir,
@@ -45,7 +51,7 @@ def main(model_dir: str, dtype: str, longest: int, batch: int) -> None:
         tokens = sum(map(len, written.values())) - before if asked.outputs > 1 else sum(map(len, asked.prompts))
         return watch.took(tokens, list(written.values()))
 
-    answer_all(perform)
+    answer_all(pipe, perform)
 
 
 if __name__ == "__main__":

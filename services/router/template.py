@@ -106,7 +106,7 @@ class ChatTemplate:
 
 def _with_tools(messages: list[dict[str, Any]], tools: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """In the system message that is there, or in one of its own."""
-    if messages[0]["role"] == "system":
+    if messages and messages[0]["role"] == "system":
         first = {**messages[0], "content": f"{messages[0]['content']}\n\n{told(tools)}"}
         return [first, *messages[1:]]
     return [{"role": "system", "content": told(tools)}, *messages]

@@ -94,6 +94,8 @@ class KvLink(Protocol):
 
     def cancel(self, transfer: TransferId) -> None: ...
 
+    def pace(self, effect: fx.PaceLine) -> None: ...
+
 
 class PrefixStore(Protocol):
     def store(self, effect: fx.StoreBlocks) -> None: ...
@@ -189,6 +191,8 @@ def _perform_at_worker(engine: Engine, kv: KvLink, effect: fx.Effect) -> bool:
             kv.close_transfer(effect)
         case fx.CancelTransfer(transfer):
             kv.cancel(transfer)
+        case fx.PaceLine():
+            kv.pace(effect)
         case _:
             return False
     return True

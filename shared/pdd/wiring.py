@@ -114,7 +114,7 @@ async def open_worker(process: Process, settings: WorkerSettings) -> AsyncIterat
         card = WorkerCard(
             fingerprint=engine.fingerprint,
             max_context=context_limit(
-                process.me.role, engine.limits.max_context, settings.staging_bytes, engine.kv_shape.bytes_per_token
+                process.me.role, engine.limits.context, settings.staging_bytes, engine.kv_shape.bytes_per_token
             ),
             max_sequences=engine.limits.max_sequences,
             bytes_per_token=engine.kv_shape.bytes_per_token,

@@ -9,7 +9,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 SPECIAL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<s>")
 END = 2
 BEGIN = 3
-CONTEXT = 512
+CONTEXT = 2048
 PADDED = 8  # rows of the embedding that are no token
 CHATML = (
     "{% for message in messages %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}"

@@ -51,8 +51,8 @@ def test_the_main_worker_takes_over_from_the_relay_while_the_client_reads(sites:
     assert handed.spoke == ["prefill", "relay_decode", "main_decode"]
     assert handed.report["fence"] > 1
     assert {one["way"] for one in handed.report["transfers"]} == {"near", "wan"}
-    alone = ask(sites.api, f"hand-over {LONG}", tokens=MANY, route="MD")
-    assert alone.spoke == ["main_decode"]
+    alone = ask(sites.api, f"hand-over {LONG}", tokens=MANY, route="P-MD")
+    assert alone.spoke == ["prefill", "main_decode"]
     assert handed.text == alone.text
 
 

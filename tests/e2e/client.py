@@ -54,8 +54,8 @@ class Client:
         return sum(float(value) for value in re.findall(rf"^{name}(?:\{{[^}}]*\}})? (\S+)$", text, re.MULTILINE))
 
     def held(self) -> dict[str, float]:
-        """What any process of the deployment still holds for anybody, by process and gauge."""
-        services = [part.name for part in self.deployment.parts if "http" in part.ports]
+        """What any living process of the deployment still holds for anybody, by process and gauge."""
+        services = [record.name for record in self.deployment.run.running() if "http" in record.ports]
         counted = {(name, gauge): self.metric(name, gauge) for name in services for gauge in HELD}
         return {f"{name} {gauge}": value for (name, gauge), value in counted.items() if value}
 

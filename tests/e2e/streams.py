@@ -104,15 +104,17 @@ class Stream:
         return answer
 
     def _read(self) -> None:
-        with suppress(httpx.RemoteProtocolError, httpx.ReadError):  # told by `answer`
-            with self._http.stream("POST", "/v1/completions", json=self._body, headers=self._headers) as response:
-                self.status = response.status_code
-                if response.status_code != 200:
-                    self.error = json.loads(response.read())["error"]
-                    return
-                for line in response.iter_lines():
-                    if line.startswith("data: "):
-                        self._take(line.removeprefix("data: "))
+        with (
+            suppress(httpx.RemoteProtocolError, httpx.ReadError),  # told by `answer`
+            self._http.stream("POST", "/v1/completions", json=self._body, headers=self._headers) as response,
+        ):
+            self.status = response.status_code
+            if response.status_code != 200:
+                self.error = json.loads(response.read())["error"]
+                return
+            for line in response.iter_lines():
+                if line.startswith("data: "):
+                    self._take(line.removeprefix("data: "))
 
     def _take(self, data: str) -> None:
         if data == "[DONE]":
@@ -153,8 +155,8 @@ def mend(client: Client) -> None:
     deployment = client.deployment
     for record in deployment.ended():
         deployment.begin(record.name)
-    running = [part.name for part in deployment.parts if "http" in part.ports and part.name != "router"]
-    until(lambda: alive(client, *(name for name in running if name not in deployment.later)), seconds=30)
+    services = [record.name for record in deployment.run.running() if "http" in record.ports]
+    until(lambda: alive(client, *(name for name in services if name != "router")), seconds=30)
     until(lambda: not client.held(), seconds=30)
 
 

@@ -14,7 +14,7 @@ from pdd.cli.line import change
 from pdd.core.ids import Role
 from tests.e2e.client import Client, hooks, until
 from tests.e2e.conftest import serving
-from tests.e2e.streams import QUICK, Stream, baseline, counted, kill, mend, survivors
+from tests.e2e.streams import QUICK, Stream, alive, baseline, counted, kill, mend, survivors
 from tests.models import prompt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -166,10 +166,11 @@ def test_without_workers_the_answer_is_503_until_one_comes(client: Client) -> No
     def asked() -> httpx.Response:
         return client.post("/v1/completions", {"prompt": prompt(60, seed=801), "max_tokens": 5})
 
-    until(lambda: asked().status_code == 503)
+    until(lambda: not any(alive(client, name) for name in (P, RLD, MD)))
     before = time.monotonic()
     answer = asked()
     assert time.monotonic() - before < 1
+    assert answer.status_code == 503
     assert (answer.json()["error"]["code"], answer.headers["retry-after"]) == ("no_worker", "1")
     client.deployment.begin(MD)  # it can do everything alone
     until(lambda: asked().status_code == 200)

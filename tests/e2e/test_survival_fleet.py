@@ -113,10 +113,12 @@ def loads(streams: list[Stream], role: Role) -> Counter[str]:
 
 
 def test_one_hot_prefix_does_not_pile_up(three: Client) -> None:
-    """CASE 14, first half."""
+    """CASE 14, first half. What each adds to the prefix is work enough to make a queue, which the holder of the prefix is then
+    not worth waiting in.
+    """
     hot = prompt(512, seed=2000)
     Stream(three, hot, 2, route="P-MD").right()
-    streams = [Stream(three, hot + prompt(16, seed=2001 + i), 8, route="P-MD") for i in range(64)]
+    streams = [Stream(three, hot + prompt(192, seed=2001 + i), 8, route="P-MD") for i in range(64)]
     for role in (Role.PREFILL, Role.MAIN):
         count = loads(streams, role)
         assert len(count) == 3
@@ -197,7 +199,7 @@ def test_what_redis_lost_is_told_again(client: Client, claims: Claims) -> None:
     until(lambda: claims.held(ids) == 8)
     claims.redis.flushall()
     until(lambda: claims.held(ids) == 8)
-    assert Stream(client, ids, 20, route="P-MD").right().hit("prefill") == 256
+    assert Stream(client, ids, 20, route="P-MD").right().hit("prefill") >= 256
 
 
 def test_an_index_that_stands_still_holds_up_nobody(client: Client) -> None:

@@ -6,18 +6,16 @@ The clock is all it has: no thread, no socket, no chance of its own.
 import math
 from itertools import count
 
-from ..core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer
+from ..core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer, PaceLine
 from ..core.events import Event, KvCloseAcked, TransferFailed
 from ..core.ids import Peer, TransferId
-from ..core.link import LinkEstimator
 from ..core.outbox import Outbox
-from ..core.pace import Pace
 from ..core.wire import PROTOCOL, Hello
 from ..ports import KvChunk, KvSource, Notes, Sink
 from .kv_intake import Intake, wire_shape
 from .kv_memory_lane import MemoryLane
 from .kv_memory_lines import MemoryLines
-from .kv_report import tell_line
+from .kv_report import Site
 from .staging import Staging
 
 TICK_S = 0.25
@@ -27,8 +25,8 @@ CHUNK_TOKENS_MAX = 4096
 class MemoryLine:
     """The way from one link to one receiver's address."""
 
-    def __init__(self, link: "MemoryKvLink", address: str, outbox: Outbox) -> None:
-        self.me, self.link, self.address, self.outbox = link.me, link, address, outbox
+    def __init__(self, link: "MemoryKvLink", address: str, outbox: Outbox, site: Site) -> None:
+        self.me, self.link, self.address, self.outbox, self.site = link.me, link, address, outbox, site
         self.lanes = [MemoryLane(self, lane) for lane in outbox.lanes]
         self._pumping = False
         self._tick_at = math.inf
@@ -64,7 +62,7 @@ class MemoryLine:
         self.pump()
 
     def tell(self, events: list[Event]) -> None:
-        self.link.tell(self.outbox.link, events)
+        self.link.tell(self.site, events)
 
     def close(self) -> None:
         self.tell(self.outbox.lost("closed"))
@@ -91,6 +89,7 @@ class MemoryKvLink:
         silence_s: float = 8.0,
         connect_s: float = 5.0,
         streams: int = 1,
+        owned: bool = False,
     ) -> None:
         self.me, self.lines, self.clock, self.address = me, lines, lines.clock, address
         self.source, self.chunk_tokens_max = source, chunk_tokens_max
@@ -101,7 +100,8 @@ class MemoryKvLink:
         self._sink, self._notes = sink, notes
         self._out: dict[str, MemoryLine] = {}
         self._line_of: dict[TransferId, MemoryLine] = {}
-        self._sites: dict[str, Pace] = {}
+        self._owned = owned
+        self._sites: dict[str, Site] = {}
         self._attempts = count(1)
         lines.attach(address, self)
 
@@ -135,20 +135,21 @@ class MemoryKvLink:
         line.pump()
 
     def _make_line(self, effect: OpenTransfer) -> MemoryLine:
-        site = effect.receiver.site
-        pace = self._sites.setdefault(site, Pace(LinkEstimator(site)))
+        name = effect.receiver.site
+        site = self._sites.setdefault(name, Site.to(name, self._owned and name != self.me.site))
         outbox = Outbox(
             wire_shape(self.source.kv_shape),
-            pace,
+            site.pace,
             silence_s=self.silence_s,
             chunk_tokens_max=self.chunk_tokens_max,
             streams=self.streams,
         )
-        return MemoryLine(self, effect.address, outbox)
+        return MemoryLine(self, effect.address, outbox, site)
 
     def offer(self, effect: OfferKv) -> None:
         if line := self._line_of.get(effect.transfer):
             line.outbox.offer(effect.transfer, effect.start, effect.stop)
+            line.tell([])
             line.pump()
 
     def close_transfer(self, effect: CloseTransfer) -> None:
@@ -161,9 +162,16 @@ class MemoryKvLink:
             line.outbox.cancel(transfer)
             line.pump()
 
-    def tell(self, estimator: LinkEstimator, events: list[Event]) -> None:
+    def pace(self, effect: PaceLine) -> None:
+        if site := self._sites.get(effect.site):
+            site.pace.lease(effect.lease_bytes_per_s, effect.share_bytes_per_s, effect.until)
+            for line in [one for one in self._out.values() if one.site is site]:
+                line.pump()
+
+    def tell(self, site: Site, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, KvCloseAcked | TransferFailed):
                 self._line_of.pop(event.transfer, None)
             self._sink(event)
-        tell_line(estimator, self.clock.now(), self._sink, self._notes)
+        boxes = (line.outbox for line in self._out.values() if line.site is site)
+        site.tell(boxes, self.clock.now(), self._sink, self._notes)

@@ -9,16 +9,14 @@ import threading
 from functools import partial
 from itertools import count
 
-from ..core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer
+from ..core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer, PaceLine
 from ..core.events import Event, KvCloseAcked, TransferFailed
 from ..core.ids import Peer, TransferId
-from ..core.link import LinkEstimator
 from ..core.outbox import Outbox
-from ..core.pace import Pace
 from ..core.wire import PROTOCOL, Hello
 from ..ports import Clock, KvChunk, KvSource, Notes, Sink
 from .kv_intake import Intake, wire_shape
-from .kv_report import tell_line
+from .kv_report import Site
 from .kv_tcp_lane import Means
 from .kv_tcp_line import Line
 from .kv_tcp_listener import KvListener
@@ -29,7 +27,10 @@ CHUNK_TOKENS_MAX = 4096
 
 
 class TcpKvLink:
-    """Satisfies ports.KvLink. `advertise`: `host:port` as senders reach us, where that is not what we bind."""
+    """Satisfies ports.KvLink. `advertise`: `host:port` as senders reach us, where that is not what we bind.
+
+    `owned`: lines to other sites have an owner who is asked for leases (LineWanted, PaceLine).
+    """
 
     def __init__(
         self,
@@ -45,6 +46,7 @@ class TcpKvLink:
         advertise: str | None = None,
         chunk_tokens_max: int = CHUNK_TOKENS_MAX,
         options: TcpOptions | None = None,
+        owned: bool = False,
     ) -> None:
         self._source, self._sink, self._notes, self._clock = source, sink, notes, clock
         self._options = options or TcpOptions()
@@ -58,7 +60,8 @@ class TcpKvLink:
         self._lock = threading.RLock()
         self._lines: dict[str, Line] = {}
         self._line_of: dict[TransferId, Line] = {}
-        self._sites: dict[str, Pace] = {}
+        self._site, self._owned = me.site, owned
+        self._sites: dict[str, Site] = {}
         self._attempts = count(1)
         self._closed = False
 
@@ -114,6 +117,7 @@ class TcpKvLink:
         with self._lock:
             if line := self._line_of.get(effect.transfer):
                 line.offer(effect.transfer, effect.start, effect.stop)
+                self._tell(self._sites[line.site], [])
 
     def close_transfer(self, effect: CloseTransfer) -> None:
         with self._lock:
@@ -128,20 +132,32 @@ class TcpKvLink:
     def _make_line(self, effect: OpenTransfer) -> Line:
         for address in [address for address, line in self._lines.items() if line.resting]:
             del self._lines[address]
-        pace = self._sites.setdefault(effect.receiver.site, Pace(LinkEstimator(effect.receiver.site)))
+        name = effect.receiver.site
+        site = self._sites.setdefault(name, Site.to(name, self._owned and name != self._site))
         outbox = Outbox(
             wire_shape(self._source.kv_shape),
-            pace,
+            site.pace,
             silence_s=self._options.silence_s,
             chunk_tokens_max=self._chunk_tokens_max,
             streams=self._options.streams_near if effect.near else self._options.streams_far,
         )
-        tell = partial(self._tell, pace.link)
-        return Line(effect.address, effect.near, outbox, self._means, tell, self._lock)
+        tell = partial(self._tell, site)
+        return Line(effect.address, name, effect.near, outbox, self._means, tell, self._lock)
 
-    def _tell(self, link: LinkEstimator, events: list[Event]) -> None:
+    def pace(self, effect: PaceLine) -> None:
+        with self._lock:
+            if site := self._sites.get(effect.site):
+                site.pace.lease(effect.lease_bytes_per_s, effect.share_bytes_per_s, effect.until)
+                self._tell(site, [])
+
+    def _tell(self, site: Site, events: list[Event]) -> None:
         for event in events:
             if isinstance(event, KvCloseAcked | TransferFailed):
                 self._line_of.pop(event.transfer, None)
             self._sink(event)
-        tell_line(link, self._clock.now(), self._sink, self._notes)
+        now = self._clock.now()
+        lines = [line for line in self._lines.values() if line.outbox.pace is site.pace and line.outbox.active]
+        limit = site.pace.limit(now)
+        for line in lines:
+            line.keep_pace(limit / len(lines))
+        site.tell((line.outbox for line in lines), now, self._sink, self._notes)

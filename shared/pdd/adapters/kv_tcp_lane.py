@@ -23,6 +23,7 @@ from .kv_intake import wire_shape
 from .kv_tcp_socket import Fare, SocketChannel, TcpOptions, connect, fare, pace
 from .kv_tcp_stream import TcpStream
 
+PACE_STEP = 0.03  # a smaller change of pace is none
 TICK_S = 0.25  # how often a lane with transfers looks at its pings and time-outs
 
 
@@ -72,6 +73,13 @@ class LaneWorker:
             self._thread = threading.Thread(target=self._run, name=name, daemon=True)
             self._thread.start()
 
+    def keep_pace(self, bytes_per_s: float) -> None:
+        """At once, in the kernel: what is being sent slows down too."""
+        if self._lane.small or self._socket is None or math.isclose(bytes_per_s, self._paced_at, rel_tol=PACE_STEP):
+            return
+        pace(self._socket.socket, bytes_per_s)
+        self._paced_at = bytes_per_s
+
     def hang_up(self, why: str) -> None:
         if self._stream:
             self._stream.hang_up(why)
@@ -116,20 +124,10 @@ class LaneWorker:
                 self._way.tell([])
                 self._changed.wait(self._outbox.wait_s(now, TICK_S))
                 return
-            limit = math.inf if self._lane.small else self._outbox.pace.limit(now)
-        self._keep_pace(limit)
         if isinstance(due, ChunkDue):
             self._send_chunk(stream, due)
         else:
             stream.send(due)
-
-    def _keep_pace(self, limit: float) -> None:
-        """The kernel spreads a chunk over its time, where the outbox only says when the next may leave."""
-        if limit == self._paced_at or abs(limit - self._paced_at) < 0.05 * limit:
-            return
-        assert self._socket is not None
-        pace(self._socket.socket, limit)
-        self._paced_at = limit
 
     def _send_chunk(self, stream: TcpStream, due: ChunkDue) -> None:
         try:
@@ -205,9 +203,9 @@ class LaneWorker:
         self._stream.hang_up("lost")
         if self._listener:
             self._listener.join()
-        self._stream.close()
         with self._changed:
-            self._stream = self._listener = None
+            self._stream.close()
+            self._stream = self._listener = self._socket = None
             self._lane.up = False
 
     def _listen(self, stream: TcpStream) -> None:
@@ -242,6 +240,7 @@ class LaneWorker:
         before, self._fare = self._fare, seen
         if before:
             link = self._outbox.link
+            link.on_delivered(seen.delivered - before.delivered, now)
             link.on_segments(seen.segments - before.segments, seen.again - before.again)
             link.on_loaded_round_trip(seen.rtt_s, now)
 

@@ -21,13 +21,14 @@ class Line:
     def __init__(
         self,
         address: str,
+        site: str,
         near: bool,
         outbox: Outbox,
         means: Means,
         tell: Callable[[list[Event]], None],
         lock: threading.RLock,
     ) -> None:
-        self.address, self.near, self.outbox, self.tell = address, near, outbox, tell
+        self.address, self.site, self.near, self.outbox, self.tell = address, site, near, outbox, tell
         self.changed = threading.Condition(lock)
         self.closed = False
         self._clock = means.clock
@@ -59,6 +60,12 @@ class Line:
         with self.changed:
             self.outbox.cancel(transfer)
             self._wake()
+
+    def keep_pace(self, bytes_per_s: float) -> None:
+        """All bulk lanes together no faster than this."""
+        streams = len(self._workers) - 1
+        for worker in self._workers:
+            worker.keep_pace(bytes_per_s / streams)
 
     def _wake(self) -> None:
         for worker in self._workers:

@@ -17,7 +17,7 @@ NOT_SENT_BYTES = 128 << 10  # what may wait in the kernel: little, so that a sma
 KEEPALIVE_PROBES = 3
 UNPACED = (1 << 64) - 1
 SO_MAX_PACING_RATE = 47  # Linux; Python has no name for it
-TCP_INFO_BYTES = 192
+TCP_INFO_BYTES = 196  # up to tcpi_delivered
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,12 @@ class TcpOptions:
 
 
 class Fare(NamedTuple):
-    """How a connection fares, as the kernel says: smoothed round trip, segments sent, and sent again, since it began."""
+    """How a connection fares, as the kernel says: smoothed round trip; since it began, bytes that have arrived (in whole segments,
+    in whatever order), segments sent, and sent again.
+    """
 
     rtt_s: float
+    delivered: int
     segments: int
     again: int
 
@@ -177,8 +180,10 @@ def fare(connection: socket.socket) -> Fare | None:
         return None
     if len(info) < TCP_INFO_BYTES:
         return None
-    (rtt_us,), (again,), (segments,) = (struct.unpack_from("@I", info, at) for at in (68, 100, 156))
-    return Fare(rtt_us / 1e6, segments, again)
+    segment, rtt_us, again, segments, delivered = (
+        struct.unpack_from("@I", info, at)[0] for at in (16, 68, 100, 156, 192)
+    )
+    return Fare(rtt_us / 1e6, delivered * segment, segments, again)
 
 
 def _choose_congestion(connection: socket.socket, name: str) -> None:

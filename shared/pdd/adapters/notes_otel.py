@@ -4,6 +4,7 @@ Noting never waits for anyone: what cannot be exported in time is dropped and co
 does not know raises ValueError.
 """
 
+import re
 import time
 from collections import deque
 from typing import Any
@@ -23,6 +24,7 @@ from .notes_otel_spans import SpanExport, parse, readable
 MOST_SERIES = 200  # label sets of one metric: a peer's reasons must not fill our memory
 OTHER = "other"
 RECENT_SPANS = 4096
+BEHIND_NAME = r"(-[0-9a-f]{12})?(-\d+)?"  # of a request: what makes a client's name its own, and the choice's number
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.035, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 60, 120)
 
 Series = Counter | GaugeMetric | Histogram
@@ -83,11 +85,9 @@ class OtelNotes:
         return [self._readable(span) for span in spans]
 
     def spans_of(self, name: str) -> list[dict[str, Any]]:
-        """The last spans noted here of one request or of one trace, oldest first, as plain data; times are the wall clock's.
-
-        A request's name is known here with something behind it: what makes it one of its kind, and the number of its choice.
-        """
-        named = [span for span in self._recent if _belongs(span, name)]
+        """The last spans noted here of one request, by its client's name too, or of one trace: plain data, times by the wall clock."""
+        request = re.compile(re.escape(name) + BEHIND_NAME)
+        named = [span for span in list(self._recent) if span.traceparent[3:35] == name or _of_request(span, request)]
         return [
             {
                 "service": self._resource.attributes["service.name"],
@@ -138,9 +138,8 @@ class OtelNotes:
         self.note(Count("pdd_spans_dropped_total", (), count))
 
 
-def _belongs(span: Span, name: str) -> bool:
-    request = str(dict(span.attributes).get("pdd.request", ""))
-    return span.traceparent[3:35] == name or request == name or request.startswith(f"{name}-")
+def _of_request(span: Span, request: re.Pattern[str]) -> bool:
+    return any(key == "pdd.request" and request.fullmatch(str(value)) for key, value in span.attributes)
 
 
 def _metric(name: str, registry: CollectorRegistry) -> Series:

@@ -13,6 +13,8 @@ from rich.console import Console
 from ..core.errors import PddError
 from ..runtime.settings import LocalSettings, read_settings
 from .deployment import end_deployed
+from .drain import At, Wait, Worker
+from .drain import drain as drain_worker
 from .fleet import ROOT, ROUTER_PORT, Engine, Fleet, Line
 from .line import address, change, described
 from .provide import model
@@ -113,6 +115,21 @@ def trace(
     """Show where one request's time went, over all services of both sites. They remember the last few hundred requests."""
     with _told_plainly():
         show_trace(_run_directory(run_dir), request, console, as_json=json)
+
+
+@app.command()
+def drain(
+    worker: Worker = None,
+    at: At = None,
+    wait: Wait = 60.0,
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    run_dir: RunDir = None,
+) -> None:
+    """Let a worker end what it has and take nothing new. Exit status 1 when something still runs there."""
+    with _told_plainly():
+        drained = drain_worker(_run_directory(run_dir), worker, at, wait, console, as_json=json)
+    if not drained:
+        raise typer.Exit(1)
 
 
 @app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []})

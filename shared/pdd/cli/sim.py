@@ -33,6 +33,8 @@ def sim(
         found = chosen(read_scenario(scenario), system)
         changes = {"duration_s": duration, "rate_per_s": rate}
         found = variant(found, {"load": {key: value for key, value in changes.items() if value is not None}})
+        if duration and found.load.warmup_s > duration / 2:
+            found = variant(found, {"load": {"warmup_s": duration / 2}})
         run = simulate(found, seed, scenario.parent, system or found.name)
     except PddError as error:
         console.print(f"[red]pdd:[/red] {error}", soft_wrap=True)

@@ -6,7 +6,7 @@ A service remembers its last spans and answers /spans/NAME; what belongs to the 
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any
+from urllib.parse import quote
 
 import httpx
 import msgspec
@@ -19,6 +19,7 @@ from .run_directory import RunDirectory
 
 PATIENCE_S = 5.0
 BAR_COLUMNS = 24  # at least
+TIMES_COLUMNS = 30  # both times, and what stands between columns
 FEW = 3  # more spans of one kind in one process are drawn as one
 STYLES = {
     "request": "bold",
@@ -100,9 +101,8 @@ def draw(spans: Sequence[SpanSeen], console: Console) -> None:
             console.print(f"{_headline(root)}", soft_wrap=True)
     rows = rows_of(spans)
     whole_s = max(row.stop_s for row in rows) or 1e-9
-    names = max(len(_label(row)) for row in rows)
-    who = max(len(row.who) for row in rows)
-    columns = max(BAR_COLUMNS, console.width - names - who - 40)
+    room = console.width - max(len(_label(row)) for row in rows) - max(len(row.who) for row in rows) - TIMES_COLUMNS
+    columns = max(BAR_COLUMNS, room - min(room // 2, max(len(row.said) for row in rows)))
     table = Table(box=None, pad_edge=False)
     for title, justify in (("process", "left"), ("span", "left"), (f"0 to {_seconds(whole_s)}", "left")):
         table.add_column(title, justify=justify, no_wrap=True)  # type: ignore[arg-type]
@@ -135,9 +135,10 @@ def _ask(addresses: Sequence[str], names: Sequence[str]) -> list[SpanSeen]:
 
 def _ask_one(address: str, name: str) -> list[SpanSeen]:
     try:
-        answer = httpx.get(f"http://{address}/spans/{name}", timeout=PATIENCE_S, trust_env=False).raise_for_status()
+        url = f"http://{address}/spans/{quote(name, safe='')}"
+        answer = httpx.get(url, timeout=PATIENCE_S, trust_env=False).raise_for_status()
         return msgspec.json.decode(answer.content, type=list[SpanSeen])
-    except (httpx.HTTPError, httpx.InvalidURL, msgspec.DecodeError):
+    except (httpx.HTTPError, msgspec.DecodeError):
         return []
 
 

@@ -30,13 +30,18 @@ class Limits:
     max_context: int  # tokens with KV of one sequence
     chunk_tokens: int = 256  # prefill and extend of one step
 
+    @property
+    def context(self) -> int:
+        """Tokens of the longest sequence: all pages together may hold less than the model allows."""
+        return min(self.max_context, self.pages * self.page_size)
+
 
 class Batch:
     def __init__(self, limits: Limits, fingerprint: str) -> None:
         self.limits = limits
         self.fingerprint = fingerprint
         self.pool = Pool(limits.pages, limits.page_size, fingerprint)
-        self._context = min(limits.max_context, limits.pages * limits.page_size)
+        self._context = limits.context
         self._members: dict[Key, Member] = {}  # open ones, by number
         self._arrivals = 0
         self._seating = Seating(self.pool, limits.chunk_tokens)

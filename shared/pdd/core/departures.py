@@ -9,6 +9,7 @@ from .ids import TransferId
 from .lane import Lane
 from .leaving import ChunkDue, Leaving
 from .link import CHUNK_BYTES_MIN
+from .messages import Waiting
 from .order import turn
 from .pace import Pace
 from .unanswered import Item
@@ -56,6 +57,17 @@ class Departures:
     @property
     def active(self) -> bool:
         return bool(self._leaving) or any(lane.busy for lane in self.lanes)
+
+    def waiting(self, now: float) -> list[Waiting]:
+        """The bulk that waits to cross."""
+        found = []
+        for one in self._leaving.values():
+            unanswered = sum(lane.sent.bytes_of(one.effect.transfer, one.attempt) for lane in self.lanes)
+            ready = self._bytes(one.waiting_tokens) + unanswered
+            if not one.small and ready:
+                remaining = self._bytes(one.remaining_tokens) + unanswered
+                found.append(Waiting(remaining, ready, round(now - one.since, 3), one.effect.warm_up))
+        return found
 
     def wanted(self, lane: Lane) -> bool:
         """Has this connection something to do, or should it be made?"""

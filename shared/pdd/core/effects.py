@@ -150,6 +150,16 @@ class CancelTransfer(Effect):
     transfer: TransferId
 
 
+@dataclass(frozen=True, slots=True)
+class PaceLine(Effect):
+    """Up to `until` bulk to that site leaves no faster than the lease, then than the share. Infinite: as the line allows."""
+
+    site: str
+    lease_bytes_per_s: float
+    share_bytes_per_s: float
+    until: float
+
+
 # -- text layer, at the router ----------------------------------------------------------------------------------------
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from .ids import BlockHash, Key, Peer, RequestId, TransferId
-from .messages import EngineLoad, LineState, Message, Written
+from .messages import EngineLoad, LineState, LineWants, Message, Written
 from .sampling import Sampling
 
 
@@ -146,6 +146,13 @@ class TransferFailed(Event):
 @dataclass(frozen=True, slots=True)
 class LineMeasured(Event):
     line: LineState
+
+
+@dataclass(frozen=True, slots=True)
+class LineWanted(Event):
+    """What waits here for one site, for whoever owns the line to it."""
+
+    wants: LineWants
 
 
 # -- at the router, from the text layer -------------------------------------------------------------------------------

@@ -1,13 +1,13 @@
 """What the way to one site can carry, measured from what was sent and answered, never configured: rate, round trip, queue, loss.
 
 The rate counts answered bytes over the seconds in which the line was the limit: from the earliest moment the first byte could
-have been answered, or from the last answer, to this answer. Waiting for prefill, for a round trip, or for our own pace is not
-the line's time.
+have been answered, or from the last answer, to this answer. Waiting for prefill, or for a round trip, is not the line's time.
 """
 
 import math
 from collections import deque
 
+from .capacity import Capacity
 from .messages import LineState
 
 MEMORY_S = 2.0  # of busy time: older answers fade
@@ -24,27 +24,9 @@ WINDOW_BYTES_MAX = 64 << 20
 SMALL_S = 0.1  # a transfer that takes the line no longer than this is small
 SMALL_BYTES = (256 << 10, 8 << 20)  # whatever the line
 
-HELD_BACK = 0.85  # answers that come at this part of our own pace say nothing about the line
-
-
-class Meter:
-    """Bytes over seconds; what is old fades."""
-
-    def __init__(self) -> None:
-        self.bytes = self.seconds = 0.0
-
-    def add(self, count: int, span: float) -> None:
-        faded = math.exp(-span / MEMORY_S)
-        self.bytes = self.bytes * faded + count
-        self.seconds = self.seconds * faded + span
-
-    @property
-    def rate(self) -> float:
-        return self.bytes / self.seconds if self.seconds > 0 else 0.0
-
 
 class LinkEstimator:
-    """All connections to one site tell one estimator: they share the line. `paced_at`: the rate we hold ourselves to, if any."""
+    """All connections to one site tell one estimator: they share the line."""
 
     def __init__(self, site: str) -> None:
         self.site = site
@@ -53,9 +35,10 @@ class LinkEstimator:
         self.inflight_bytes = 0  # sent and not answered
         self.answered_bytes = 0  # ever
         self.rtt_s = 0.0
-        self.paced_at = math.inf
+        self.capacity = Capacity()
+        self.kernel_tells = False  # what was delivered, better than answers to whole chunks do
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
-        self._line, self._paced = Meter(), Meter()
+        self._bytes = self._seconds = 0.0  # faded sums
         self._answered_at = -math.inf
         self._busy_since = 0.0
         self._queue_s, self._queue_at = 0.0, -math.inf
@@ -82,28 +65,34 @@ class LinkEstimator:
         if not self.rtt_s or now - sent_at < self.rtt_s:
             self.on_round_trip(now - sent_at)  # an answer's delay bounds the round trip from above, and tells no more
         else:
-            self._on_rate(count, now - max(self._answered_at, sent_at + self.rtt_s))
+            span = now - max(self._answered_at, sent_at + self.rtt_s)
+            faded = math.exp(-span / MEMORY_S)
+            self._bytes = self._bytes * faded + count
+            self._seconds = self._seconds * faded + span
         self._answered_at = now
         self.answered_bytes += count
+        if not self.kernel_tells:
+            self.capacity.delivered(count, now)
         self.on_lost(count, small)
 
-    def _on_rate(self, count: int, span: float) -> None:
-        if self.paced_at == math.inf:
-            self._paced = Meter()
-            return self._line.add(count, span)
-        self._paced.add(count, span)
-        rate = self._paced.rate
-        if self._paced.seconds > CHUNK_S and (rate < HELD_BACK * self.paced_at or rate > self._line.rate):
-            self._line.bytes, self._line.seconds = self._paced.bytes, self._paced.seconds
+    def on_delivered(self, count: int, now: float) -> None:
+        """The kernel has it acknowledged."""
+        self.kernel_tells = True
+        self.capacity.delivered(count, now)
 
     def on_lost(self, count: int, small: bool = False) -> None:
         """Sent bytes that will not be answered."""
-        self.inflight_bytes -= count
+        self._left(count)
         self.on_withdrawn(count, small)
 
     def on_resent(self, count: int) -> None:
         """Sent bytes whose connection ended: they wait again."""
+        self._left(count)
+
+    def _left(self, count: int) -> None:
         self.inflight_bytes -= count
+        if not self.inflight_bytes:
+            self.capacity.idle()
 
     def on_round_trip(self, seconds: float) -> None:
         """Measured while nothing was in flight, so that our own queue is not in it."""
@@ -125,8 +114,8 @@ class LinkEstimator:
 
     def bytes_per_s(self, now: float) -> float:
         """0 while nothing is measured. A silent line's rate falls while it is silent."""
-        seconds = self._line.seconds + self._waiting(now)
-        return self._line.bytes / seconds if seconds > 0 else 0.0
+        seconds = self._seconds + self._waiting(now)
+        return self._bytes / seconds if seconds > 0 else 0.0
 
     def _waiting(self, now: float) -> float:
         if not self.inflight_bytes:
@@ -148,19 +137,23 @@ class LinkEstimator:
         rate = self.bytes_per_s(now)
         return self.rtt_s + (self.queued_bytes + count) / rate if rate else math.inf
 
+    def _best(self, now: float) -> float:
+        """What chunks and windows are sized by: a rate that was low for a moment must not keep itself low."""
+        return max(self.bytes_per_s(now), self.capacity.bytes_per_s)
+
     def chunk_bytes(self, now: float) -> int:
-        rate = self.bytes_per_s(now)
+        rate = self._best(now)
         return int(min(max(rate * CHUNK_S, CHUNK_BYTES_MIN), CHUNK_BYTES_MAX)) if rate else CHUNK_BYTES_FIRST
 
     def window_bytes(self, now: float) -> int:
         """Unanswered bytes that keep the line busy and its queue short: two chunks beyond twice what the line itself holds."""
-        pipe = 2 * self.bytes_per_s(now) * self.rtt_s
+        pipe = 2 * self._best(now) * self.rtt_s
         return int(min(pipe, WINDOW_BYTES_MAX)) + 2 * self.chunk_bytes(now)
 
     def small_limit(self, now: float) -> int:
         """A transfer of at most so many bytes is small."""
         lowest, highest = SMALL_BYTES
-        return int(min(max(self.bytes_per_s(now) * SMALL_S, lowest), highest))
+        return int(min(max(self._best(now) * SMALL_S, lowest), highest))
 
     def report(self, now: float) -> LineState | None:
         """The line's state, a few times a second at most, and once more when the queue has emptied."""

@@ -76,7 +76,7 @@ class Outbox(Departures):
         leaving = self._current(item)
         if leaving is None or not leaving.close_answered or leaving.ranges:
             return []
-        if any(lane.sent.chunks_of(item.transfer, item.attempt) for lane in self.lanes):
+        if any(lane.sent.bytes_of(item.transfer, item.attempt) for lane in self.lanes):
             return []
         self._forget(item.transfer)
         began = now if leaving.began_at is None else leaving.began_at

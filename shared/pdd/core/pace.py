@@ -13,6 +13,7 @@ DRAINING = 0.93  # while the line's queue is long: it gets shorter
 QUEUE_LONG = 0.4  # of the round trip, or QUEUE_LONG_S: a queue that small transfers would feel
 QUEUE_LONG_S = 0.02
 BURST_S = 0.01  # what was not used so long ago may still be used
+PROBE_EVERY_S, PROBE_S = 4.0, 0.5
 SHARE_S = 10.0  # how long an equal share holds after the last lease
 
 
@@ -25,21 +26,31 @@ class Pace:
         self._lease_until = -math.inf
         self._next_at = -math.inf
         self._draining = False
+        self._paced_since = 0.0
 
     def lease(self, bytes_per_s: float, share_bytes_per_s: float, until: float) -> None:
         """Up to `until` no faster than the first, then no faster than the second; infinite: as the line allows."""
         self._lease, self._share, self._lease_until = bytes_per_s, share_bytes_per_s, until
 
     def limit(self, now: float) -> float:
-        """Bytes a second; infinite: not limited. The estimator is told, so that our own pace is not taken for the line's."""
+        """Bytes a second; infinite: not limited. The capacity is told, so that our own pace is not taken for the line's."""
         limit = self._leased(now)
-        if rate := self.link.bytes_per_s(now):
+        probes = self._probes(now)
+        if (capacity := self.link.capacity.bytes_per_s) and not probes:
             if self.link.small_bytes:
-                limit = min(limit, BESIDE_SMALL * rate)
+                limit = min(limit, BESIDE_SMALL * capacity)
             if self._drains(now):
-                limit = min(limit, DRAINING * rate)
-        self.link.paced_at = limit
+                limit = min(limit, DRAINING * capacity)
+        self.link.capacity.paced_at = limit
+        if limit == math.inf and not probes:
+            self._paced_since = now
         return limit
+
+    def _probes(self, now: float) -> bool:
+        """Whoever was paced for long looks whether the line has more."""
+        if now - self._paced_since > PROBE_EVERY_S + PROBE_S:
+            self._paced_since = now
+        return now - self._paced_since > PROBE_EVERY_S
 
     def _leased(self, now: float) -> float:
         if now < self._lease_until:

@@ -97,11 +97,14 @@ class Seating:
         member = staged.member
         if self._refused_at == (member, self._pool.available, kept):
             return False
+        gave_up = member.lease is None
         if member.sequence.computed != staged.start:  # it gave its prefix up, or the sender began earlier
             self._match_again(member, staged.start)
         if member.sequence.computed != staged.start:
             staged.failure = f"the prefix before token {staged.start} is gone"
         elif member.lease is None or not self._fill(member, member.lease, kept):
+            if gave_up:
+                self.drop(member)  # what it pins for nothing may be what a seated one waits for
             self._refused_at = (member, self._pool.available, kept)
             return False
         return True

@@ -48,9 +48,9 @@ class Unanswered:
     def oldest_at(self) -> float:
         return next(iter(self._sent.values())).at
 
-    def chunks_of(self, transfer: TransferId, attempt: int) -> bool:
-        """Is any chunk of this attempt without an answer?"""
-        return any(one.kind == "chunk" and one[1:3] == (transfer, attempt) for one in self._sent)
+    def bytes_of(self, transfer: TransferId, attempt: int) -> int:
+        """Payload of this attempt that has no answer."""
+        return sum(sent.size for one, sent in self._sent.items() if one[1:3] == (transfer, attempt))
 
     def add(self, item: Item, size: int, now: float, small: bool = False) -> None:
         self.lose(item)  # asked for twice: the first one's answer will do for both

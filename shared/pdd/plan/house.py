@@ -16,6 +16,7 @@ from ..adapters.kv_memory import MemoryKvLink
 from ..adapters.kv_memory_lines import MemoryLines
 from ..adapters.notes_memory import MemoryNotes
 from ..adapters.prefix_memory import MemoryPrefixStore
+from ..core.batch import Limits
 from ..core.cost import EngineCost
 from ..core.effects import Complete, Deliver, Effect, Reject
 from ..core.events import Event, Heard, RequestEnded, RequestSubmitted
@@ -53,6 +54,10 @@ class EngineSpec:
     max_context: int = 4096
     chunk_tokens: int = 64
     cost: EngineCost = EngineCost(step_s=0.02, prefill_tokens_per_s=2000.0, import_bytes_per_s=1e9)
+
+    @property
+    def limits(self) -> Limits:
+        return Limits(self.pages, self.page_size, self.max_sequences, self.max_context, self.chunk_tokens)
 
 
 @dataclass(frozen=True, slots=True)
@@ -237,7 +242,7 @@ class House:
         address = f"{me.name}.{me.incarnation}:kv"
         card = WorkerCard(
             FINGERPRINT,
-            context_limit(role, engine_spec.max_context, spec.staging_bytes, spec.kv_shape.bytes_per_token),
+            context_limit(role, engine_spec.limits.context, spec.staging_bytes, spec.kv_shape.bytes_per_token),
             engine_spec.max_sequences,
             spec.kv_shape.bytes_per_token,
             address,

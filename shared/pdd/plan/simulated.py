@@ -250,14 +250,16 @@ class SimFleet:
     # -- a run --------------------------------------------------------------------------------------------------------
 
     def run(
-        self, base: Path, told: Callable[[float, int], None] = lambda now, under_way: None, most_s: float = 1e9
+        self, base: Path, told: Callable[[float, int], None] = lambda now, under_way: None, drain_s: float | None = None
     ) -> Run:
-        """Play the whole load. `told` is called each simulated second; a run ends at `most_s` whatever is open."""
+        """Play the whole load. `told` is called each simulated second. With `drain_s` the run ends so long after `duration_s`."""
+        until = float("inf") if drain_s is None else self.load.duration_s + drain_s
         self.world.run(STARTING_S)
         self.clients.play(self.load.timed(self.seed, base))
-        while not self.clients.done and self.clients.now < most_s:
+        while not self.clients.done and self.clients.now < until:
             self.world.run(self.world.now() + 1.0)
             told(self.clients.now, self.clients.under_way)
+        self.clients.stop()
         run = self.run_record
         run.seconds = self.clients.now
         run.facts |= self._facts()

@@ -150,18 +150,23 @@ async def _serve(health: Health, service: AbstractAsyncContextManager[Running], 
         ending = asyncio.create_task(asked.once.wait())
         try:
             health.stage, health.connected = Stage.READY, running.connected
+            health.idle, health.drain = running.drained, lambda: _begin_drain(health, running)
             log.info("ready")
             await asyncio.wait({driving, ending}, return_when=asyncio.FIRST_COMPLETED)
             if not driving.done():
-                health.stage = Stage.DRAINING
                 log.info("draining, for at most %.0f s", drain_s)
-                running.driver.post(DrainWanted())
+                _begin_drain(health, running)
                 await _drain(running, driving, asked, drain_s)
             if driving.done():
                 driving.result()
         finally:
             await _cancel(driving, ending)
     log.info("stopped")
+
+
+def _begin_drain(health: Health, running: Running) -> None:
+    health.stage = Stage.DRAINING
+    running.driver.post(DrainWanted())
 
 
 async def _drain(running: Running, driving: asyncio.Task[None], asked: _Asked, drain_s: float) -> None:

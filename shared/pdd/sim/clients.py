@@ -70,6 +70,14 @@ class SimClients:
         for _ in range(self._load.at_once or 1):
             self._next_session()
 
+    def stop(self) -> None:
+        """The run is over: whoever has had two outputs counts with what came, the others have failed."""
+        for one in self._open.values():
+            one.record.last_s = one.last_s if one.record.second_s is not None else self.now
+            if one.record.second_s is None:
+                one.record.error = "unfinished"
+        self._open.clear()
+
     @property
     def now(self) -> float:
         return self._world.now() - self._start_s

@@ -67,10 +67,11 @@ class SlaTable(Table, frozen=True, kw_only=True):
 
 
 class PriceTable(Table, frozen=True, kw_only=True):
-    """In one unit: a node of 8 cards by chip, and the line as a whole."""
+    """In one unit: a node of 8 cards by chip, and the line: as it is, or in proportion where `line_gbit_s` says what the price buys."""
 
     nodes: dict[str, float] = {}
     line: float = 0.0
+    line_gbit_s: float = 0.0
 
 
 class Scenario(Table, frozen=True, kw_only=True):

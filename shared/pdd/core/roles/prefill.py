@@ -138,6 +138,7 @@ class Prefill(Relay[Prefilling]):
                 ticket.secret,
                 held.command.traceparent,
                 near=sender.site == self.me.site,
+                tokens=out.tokens,
             )
         )
         if held.phase is not Phase.OPENING:

@@ -36,6 +36,7 @@ from ..events import (
     KvLanded,
     KvRefused,
     LineMeasured,
+    LineWanted,
     SequenceOpened,
     SequenceRefused,
     StepDone,
@@ -51,6 +52,7 @@ from ..messages import (
     BlocksChanged,
     EngineLoad,
     HeldRequest,
+    LineLease,
     LineState,
     Message,
     Refused,
@@ -65,6 +67,7 @@ from ..messages import (
 )
 from ..timeouts import TimeOuts
 from .held import Computed, Held, Wrote
+from .lessee import Lessee
 
 H = TypeVar("H", bound=Held)
 
@@ -84,6 +87,7 @@ class Worker(Generic[H]):
         self.tombstones: dict[RequestId, tuple[Epoch, float]] = {}
         self.blocks: dict[BlockHash, None] = {}
         self.lines: dict[str, LineState] = {}
+        self.lessee = Lessee()
         self.load = EngineLoad()
         self.draining = False
         self.now = 0.0
@@ -135,6 +139,9 @@ class Worker(Generic[H]):
                 self._own(self.by_transfer.get(event.transfer), event)
             case LineMeasured(line):
                 self.lines[line.site] = line
+            case LineWanted():
+                routers = dict.fromkeys(held.router for held in self.held.values())
+                self._effects += self.lessee.wanted(event, routers)
             case DrainWanted():
                 self.draining = True
             case _:
@@ -227,6 +234,8 @@ class Worker(Generic[H]):
                 self._renew(heard.sender, epochs)
             case Ask():
                 self._ask(heard.sender, message)
+            case LineLease():
+                self._effects += self.lessee.leased(heard.sender, message, self.now)
             case SnapshotWanted():
                 self.emit(Send(heard.sender, Snapshot(self._changes, pack(list(self.blocks)))))
             case Tokens(written):
@@ -269,9 +278,10 @@ class Worker(Generic[H]):
         self.send(held, held.router, Accepted(held.request, held.epoch, held.have, self._beats))
 
     def refuse(self, held: H, reason: str) -> None:
-        """No tombstone: a repeated command gets the same answer, or a better one."""
+        """A repeated command gets the same answer, or a better one; one of an older epoch starts nothing."""
         self.send(held, held.router, Refused(held.request, held.epoch, reason))
         self.forget(held)
+        self._bury(held.request, Epoch(held.epoch - 1))
 
     def forget(self, held: H) -> None:
         self.let_go(held)

@@ -42,6 +42,15 @@ def history(load: HitsLoad, book: Book) -> tuple[int, ...]:
     return book.passage(0, load.ids)
 
 
+def standing_sessions(load: HitsLoad, book: Book, seed: int, count: int) -> Iterator[Session]:
+    """Requests as an observer meets them under way: the longer their answers, the likelier, and with some part of it still to come."""
+    rng = Random(f"standing {seed}")
+    lengths = [load.outputs.tokens(rng) for _ in range(4096)]
+    whole = history(load, book)
+    for number, length in enumerate(rng.choices(lengths, weights=lengths, k=count), start=1):
+        yield OneTurn(f"standing{number}", Turn(whole, max(2, round(length * rng.random()))))
+
+
 def hit_sessions(load: HitsLoad, book: Book, seed: int) -> Iterator[Session]:
     rng = Random(f"hits {seed}")
     whole = history(load, book)

@@ -10,7 +10,7 @@ import msgspec
 from .agent import AgentLoad, AgentSession
 from .arrivals import arrivals
 from .book import Book
-from .hits import HitsLoad, history, hit_sessions
+from .hits import HitsLoad, history, hit_sessions, standing_sessions
 from .session import Session
 from .traces import TraceLoad, trace_sessions
 
@@ -19,6 +19,8 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     """Exactly one of agent, hits and trace; closed loop with `at_once`, open loop with `rate_per_s`, or a trace's own times with neither.
 
     Nothing new begins after `duration_s` (0: no limit) or `sessions` (0: no limit). Requests that begin before `warmup_s` are not counted.
+    An open loop of [load.hits] may begin with `standing_s` seconds' worth of requests under way, their prompts cached, so that
+    decoding need not fill up first.
     """
 
     agent: AgentLoad | None = None
@@ -30,6 +32,7 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     sessions: int = 0
     duration_s: float = 0.0
     warmup_s: float = 0.0
+    standing_s: float = 0.0
     max_tokens: int = 0  # asked for; 0: exactly what the session wants, which tells the router how long an answer gets
     lowest_id: int = 1000
     highest_id: int = 30_000
@@ -39,7 +42,18 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
             raise ValueError("load: exactly one of [load.agent], [load.hits] and [load.trace]")
         if self.at_once and self.rate_per_s:
             raise ValueError("load: at_once (closed loop) or rate_per_s (open loop), not both")
-        if min(self.at_once, self.rate_per_s, self.burst, self.sessions, self.duration_s, self.warmup_s) < 0:
+        if (
+            min(
+                self.at_once,
+                self.rate_per_s,
+                self.burst,
+                self.sessions,
+                self.duration_s,
+                self.warmup_s,
+                self.standing_s,
+            )
+            < 0
+        ):
             raise ValueError("load: nothing here may be negative")
         if not (self.at_once or self.rate_per_s or self.trace):
             raise ValueError("load: at_once or rate_per_s is needed")
@@ -59,6 +73,9 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     def timed(self, seed: int, base: Path) -> Iterator[tuple[float, Session]]:
         """(start, session) in order of start; closed loops start all at 0 and let `at_once` of them run."""
+        if self.hits and self.standing_s:
+            count = round(self.rate_per_s * self.standing_s)
+            yield from ((0.0, session) for session in standing_sessions(self.hits, self.book(seed), seed, count))
         found = self._sessions(seed, base)
         if self.sessions:
             found = islice(found, self.sessions)

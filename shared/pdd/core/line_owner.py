@@ -1,0 +1,126 @@
+"""Who sends how fast: orders all transfers that wait for a line between two sites, and leases its bytes to each sender.
+
+The shortest transfer of all senders gets what it can use, then the next; what has waited long comes sooner, warm-up last, and
+nobody gets nothing. A sender alone may take the whole line; while something small waits anywhere, or the line's queue is long,
+bulk stays below it. Leases are short: a sender that hears no more keeps to an equal share. The router hosts it.
+"""
+
+import math
+from dataclasses import dataclass, field
+
+from .capacity import Capacity
+from .effects import Effect, Send
+from .ids import Peer
+from .messages import LineLease, LineWants
+from .order import turn
+from .pace import BESIDE_SMALL, DRAINING, QUEUE_LONG_S
+
+LEASE_S = 1.0
+SILENT_S = 1.5  # a sender that wants nothing more has gone, or has nothing
+HORIZON_S = 0.5  # what is ready should leave within so long: more than that rate helps nobody
+FLOOR_SHARE = 0.1  # of the line, for all who wait and have no turn
+CHANGED = 0.1  # a lease that differs by more is told at once
+STRETCH_S = 2.0  # senders report in lumps
+
+
+@dataclass(slots=True)
+class Sender:
+    wants: LineWants
+    heard_at: float
+    leased: LineLease | None = None
+
+
+@dataclass(slots=True)
+class OwnedLine:
+    """One direction between two sites."""
+
+    senders: dict[Peer, Sender] = field(default_factory=dict)
+    capacity: Capacity = field(default_factory=lambda: Capacity(STRETCH_S))
+
+    def bytes_per_s(self) -> float:
+        """The best that was seen of all together, or of one; 0: nothing yet."""
+        alone = max((sender.wants.bytes_per_s for sender in self.senders.values()), default=0.0)
+        return max(self.capacity.bytes_per_s, alone)
+
+
+class LineOwner:
+    """`handle` what a sender wants, `tick` now and then; both give the leases to send."""
+
+    def __init__(self) -> None:
+        self.lines: dict[tuple[str, str], OwnedLine] = {}
+
+    def handle(self, sender: Peer, wants: LineWants, now: float) -> list[Effect]:
+        """The sender is always answered; others where their lease changes by much."""
+        line = self.lines.setdefault((sender.site, wants.site), OwnedLine())
+        known = line.senders.get(sender)
+        if known:
+            self._measure(line, wants.delivered_bytes - known.wants.delivered_bytes, now)
+            known.wants, known.heard_at = wants, now
+        else:
+            line.senders[sender] = Sender(wants, now)
+        return self._lease(line, now, answered=sender)
+
+    def tick(self, now: float) -> list[Effect]:
+        """Whoever has gone silent leaves his part to the others."""
+        effects: list[Effect] = []
+        for pair, line in list(self.lines.items()):
+            gone = [peer for peer, sender in line.senders.items() if now - sender.heard_at > SILENT_S]
+            for peer in gone:
+                del line.senders[peer]
+            if gone and line.senders:
+                effects += self._lease(line, now)
+            elif not line.senders:
+                line.capacity.idle()
+            if not line.senders and not line.capacity.bytes_per_s:
+                del self.lines[pair]
+        return effects
+
+    def _measure(self, line: OwnedLine, count: int, now: float) -> None:
+        if count >= 0 and any(sender.wants.bulk for sender in line.senders.values()):
+            line.capacity.delivered(count, now)
+        else:
+            line.capacity.idle()
+
+    # -- who gets how much --------------------------------------------------------------------------------------------
+
+    def _lease(self, line: OwnedLine, now: float, answered: Peer | None = None) -> list[Effect]:
+        rates = grants({peer: sender.wants for peer, sender in line.senders.items()}, line.bytes_per_s())
+        line.capacity.paced_at = sum(rates.values())
+        waiting = sum(1 for sender in line.senders.values() if sender.wants.bulk)
+        share = line.bytes_per_s() / waiting if waiting > 1 else 0.0
+        effects: list[Effect] = []
+        for peer, sender in line.senders.items():
+            rate = 0.0 if math.isinf(rates[peer]) else rates[peer]
+            lease = LineLease(sender.wants.site, round(rate), round(share), LEASE_S)
+            if peer == answered or _differ(sender.leased, lease):
+                sender.leased = lease
+                effects.append(Send(peer, lease))
+        return effects
+
+
+def grants(wanted: dict[Peer, LineWants], line_bytes_per_s: float) -> dict[Peer, float]:
+    """Bytes a second for each sender's bulk; infinite: as the line allows."""
+    bulk = {peer: wants for peer, wants in wanted.items() if wants.bulk}
+    small = {peer for peer, wants in wanted.items() if wants.small_bytes}
+    if not line_bytes_per_s or (len(bulk) <= 1 and small <= bulk.keys()):
+        return dict.fromkeys(wanted, math.inf)  # who has both keeps room for his own
+    budget = line_bytes_per_s
+    if small:
+        budget *= BESIDE_SMALL
+    if max(wants.queue_s for wants in wanted.values()) > QUEUE_LONG_S:
+        budget = min(budget, DRAINING * line_bytes_per_s)
+    granted = dict.fromkeys(wanted, FLOOR_SHARE * budget / max(1, len(bulk)))
+    left = (1 - FLOOR_SHARE) * budget
+    turns = [(peer, one) for peer, wants in bulk.items() for one in wants.bulk]
+    turns.sort(key=lambda pair: turn(pair[1].remaining_bytes, pair[1].waited_s, line_bytes_per_s, pair[1].warm_up))
+    for peer, one in turns:
+        part = min(left, one.ready_bytes / HORIZON_S)
+        granted[peer] += part
+        left -= part
+    return {peer: rate + left for peer, rate in granted.items()}  # what nobody needs is anybody's
+
+
+def _differ(old: LineLease | None, new: LineLease) -> bool:
+    if old is None or not (old.bytes_per_s and new.bytes_per_s):
+        return old is None or bool(old.bytes_per_s) != bool(new.bytes_per_s)
+    return abs(new.bytes_per_s - old.bytes_per_s) > CHANGED * old.bytes_per_s
