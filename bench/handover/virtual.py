@@ -4,27 +4,27 @@ Prompts are scaled: one prompt token here stands for 16 of a 64K context, so rat
 not scaled: a decode step takes 40-50 ms, and MD's isolated extend over 100 of them 305 ms, as published.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from random import Random
 from statistics import median
 
 from pdd.core.cost import EngineCost
+from pdd.core.effects import RequestReport
 from pdd.core.ids import Role
 from pdd.core.routing import RoutingSettings
 from pdd.core.singular import SingularSettings
 from pdd.plan.house import Client, EngineSpec, House, HouseSpec
 from pdd.ports import KvShape
 
-LINE_TOKENS_PER_S = 2000.0
+LINE_TOKENS_PER_S = 600.0
 SLOWER = 20  # the line than the near path
 SHAPE = KvShape(layers=1, kv_heads=1, head_dim=512, dtype="float32")
 LONGEST = 4096
 DOCUMENTS = 24  # prefixes that P and MD have already
-PREFILL = EngineCost(0.010, 2200.0, decode_s=2e-4, import_bytes_per_s=1e9)
+PREFILL = EngineCost(0.010, 1100.0, decode_s=2e-4, import_bytes_per_s=1e9)
 DECODE = EngineCost(0.040, 377.0, decode_s=2e-4, import_bytes_per_s=1e9)
-WARM_S = 60.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,50 @@ class Variant:
     slice_tokens: int = 32  # of an extend beside MD's running batch
 
 
+@dataclass(frozen=True)
+class Served:
+    """One request as its client saw it."""
+
+    client: Client
+    asked_at: float
+
+    @property
+    def report(self) -> RequestReport:
+        assert self.client.complete
+        return self.client.complete.report
+
+    def token_s(self, index: int) -> float:
+        """Seconds to output `index`."""
+        return self.client.spoken_at[index] - self.asked_at
+
+    @property
+    def median_gap(self) -> float:
+        return median(self._gaps)
+
+    @property
+    def _gaps(self) -> list[float]:
+        """Between the tokens that decodes write: from the second on."""
+        return [b - a for a, b in pairwise(self.client.spoken_at[1:])]
+
+    @property
+    def stretch(self) -> float:
+        """Largest gap over median gap."""
+        return max(self._gaps) / self.median_gap
+
+    @property
+    def fence_stretch(self) -> float | None:
+        """The wait for MD's first token over the median gap; None where RLD wrote nothing before it."""
+        fence = self.report.fence
+        if fence is None or fence < 2 or fence >= len(self.client.spoken_at):
+            return None
+        return (self.client.spoken_at[fence] - self.client.spoken_at[fence - 1]) / self.median_gap
+
+    @property
+    def relayed(self) -> int:
+        """Tokens that RLD wrote."""
+        return sum(stop - start for role, start, stop in self.report.spoke if role == Role.RELAY)
+
+
 def house(variant: Variant) -> House:
     line = LINE_TOKENS_PER_S * SHAPE.bytes_per_token
     engine = EngineSpec(pages=16_384, max_sequences=128, max_context=2 * LONGEST, chunk_tokens=256, cost=DECODE)
@@ -64,7 +108,7 @@ def house(variant: Variant) -> House:
         staging_bytes=4 << 30,
         wire_chunk_tokens=256,
         routing=RoutingSettings(
-            prefill_tokens_per_s=2200.0,
+            prefill_tokens_per_s=1100.0,
             line_bytes_per_s=line,
             near_bytes_per_s=SLOWER * line,
             line_rtt_s=0.02,
@@ -86,7 +130,7 @@ def load(count: int, per_s: float, seed: int = 7) -> list[Asked]:
     hardly at all.
     """
     rng, known = Random(seed), documents()
-    at, asked = WARM_S, []
+    at, asked = 0.0, []
     for _ in range(count):
         at += rng.expovariate(per_s)
         length = rng.randrange(LONGEST // 2, LONGEST)
@@ -98,56 +142,29 @@ def load(count: int, per_s: float, seed: int = 7) -> list[Asked]:
     return asked
 
 
-def play(variant: Variant, asked: list[Asked]) -> list[Client]:
+def play(variant: Variant, asked: list[Asked]) -> list[Served]:
     """All of them served, each output checked against one engine's."""
     world = house(variant)
     world.run(2.0)
-    for i, ids in enumerate(documents()):
-        warm = {"name": f"warm{i}", "route": "P-MD"}
-        world.world.call_later(i * 2.0, lambda ids=ids, warm=warm: world.submit(ids, 2, **warm))  # type: ignore[misc]
-    clients: list[Client] = []
+    for ids in documents():
+        world.submit(ids, 2, route="P-MD")
+        _settle(world, variant)
+    served: list[Served] = []
 
     def submit(one: Asked) -> None:
-        clients.append(world.submit(one.ids, one.outputs, route=variant.route))
+        client = world.submit(one.ids, one.outputs, route=variant.route)
+        served.append(Served(client, world.world.now()))
 
     for one in asked:
-        world.world.call_later(one.at - world.world.now(), lambda one=one: submit(one))  # type: ignore[misc]
+        world.world.call_later(one.at, partial(submit, one))
     world.run(asked[-1].at + 1)
+    _settle(world, variant)
+    for one in served:
+        if one.client.problem or one.client.ids != world.baseline(one.client):
+            raise AssertionError(f"{variant.name}: {one.client.asked.request} is not what one engine writes")
+    return served
+
+
+def _settle(world: House, variant: Variant) -> None:
     if not world.settle(600):
         raise AssertionError(f"{variant.name}: {world.leftovers()}")
-    for client in clients:
-        if client.problem or client.ids != world.baseline(client):
-            raise AssertionError(f"{variant.name}: {client.asked.request} is not what one engine writes")
-    return clients
-
-
-# -- what is measured -------------------------------------------------------------------------------------------------
-
-
-def submitted_at(client: Client, asked: Asked) -> float:
-    return asked.at
-
-
-def gaps(client: Client) -> list[float]:
-    """Between the tokens that decodes write: from the second on."""
-    return [b - a for a, b in pairwise(client.spoken_at[1:])]
-
-
-def stretch(client: Client) -> float:
-    """Largest gap over median gap."""
-    between = gaps(client)
-    return max(between) / median(between)
-
-
-def at_the_fence(client: Client) -> float | None:
-    """The wait for MD's first token, over the median gap; None where nothing was handed over."""
-    fence = client.complete.report.fence if client.complete else None
-    if fence is None or fence < 2 or fence >= len(client.spoken_at):
-        return None
-    return (client.spoken_at[fence] - client.spoken_at[fence - 1]) / median(gaps(client))
-
-
-def relayed(clients: Iterable[Client]) -> int:
-    """Tokens that RLD wrote."""
-    spoke = [part for client in clients if client.complete for part in client.complete.report.spoke]
-    return sum(stop - start for role, start, stop in spoke if role == Role.RELAY)

@@ -60,6 +60,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "s",
             quantiles("pdd_largest_gap_seconds"),
         ),
+        Panel("Between two tokens", "What a reader feels.", "s", quantiles("pdd_itl_seconds")),
         Panel("Whole answer", "Submission to the last token.", "s", quantiles("pdd_e2e_seconds")),
         Panel("Requests that ended", "By how they ended.", "reqps", rate_by("pdd_requests_total", "outcome")),
         Panel(

@@ -102,6 +102,7 @@ class Bench(ABC):
     receiver: End
     address: str
     staging: Staging
+    near = False
 
     @abstractmethod
     def until(self, done: Callable[[], bool], seconds: float = 10.0) -> None: ...
@@ -135,7 +136,7 @@ class Bench(ABC):
     ) -> None:
         to = receiver or self.receiver.peer
         self._at(self.sender).open_transfer(
-            OpenTransfer(transfer, key, to, self.address, secret, "00-trace", near=False)
+            OpenTransfer(transfer, key, to, self.address, secret, "00-trace", near=self.near)
         )
 
     def offer(self, start: int, stop: int, transfer: TransferId = T) -> None:

@@ -8,9 +8,12 @@ import pytest
 from msgspec.structs import replace
 from tokenizers import Tokenizer
 
+from pdd.adapters.engine_torch.grammar import Masks
+from pdd.adapters.grammar import grammars_of
 from pdd.core.events import SequenceOpened, SequenceRefused
 from pdd.core.grammar import any_object, grammar, json_value, literal, matching, one_of
 from pdd.core.sampling import Finish, Sampling
+from pdd.core.steps import Sequence
 from tests.contract.engines import ENGINES, Desk, Rig, key
 from tests.models import END, tiny_model
 
@@ -162,7 +165,7 @@ def test_a_recovery_goes_on_within_the_grammar(rig: Rig, known: int) -> None:
 
 def test_bound_and_free_answers_share_a_batch_and_change_nothing_of_each_other(rig: Rig) -> None:
     desk = rig.desk()
-    wanted = {f"q{i}": (Sampling(max_tokens=30), GREEDY, SEEDED)[i % 3] for i in range(9)}
+    wanted = {f"q{i}": (Sampling(max_tokens=30), GREEDY, SEEDED)[i % 3] for i in range(6)}
     for i, (name, sampling) in enumerate(wanted.items()):
         desk.open(name, rig.prompt(20, i), sampling)
         desk.speak(name)
@@ -178,6 +181,22 @@ def test_an_answer_that_is_hushed_and_resumed_stays_in_its_grammar(rig: Rig) -> 
         desk.speak("a", stop)
         rig.settle()
     assert desk.outputs("a") == alone(rig.prompt(30), GREEDY)
+
+
+def test_a_place_that_was_let_go_is_rebuilt_from_the_ids(tokenizer: Tokenizer) -> None:
+    grammars = grammars_of(tiny_model())
+    assert grammars is not None
+    few, many = Masks(grammars, most=1), Masks(grammars, most=9)
+    said = tokenizer.encode("[12345, 6, ").ids
+    sequences = [Sequence(key(name), [9, 9, 9], 3, GREEDY) for name in "ab"]
+    for index, token in enumerate(said):
+        for sequence in sequences:
+            mask = few.allowed(sequence, index, 420)
+            assert mask.equal(many.allowed(sequence, index, 420)) and mask[token]
+            sequence.ids.append(token)
+    again = Sequence(key("a"), [9, 9, 9, *said[:2]], 3, GREEDY)  # the same name, opened again with less
+    assert many.allowed(again, 2, 420).equal(Masks(grammars, most=9).allowed(again, 2, 420))
+    assert not many.allowed(again, 2, 420)[END]
 
 
 # -- what cannot be bound ---------------------------------------------------------------------------------------------

@@ -106,18 +106,16 @@ def test_a_peer_that_does_not_pair_is_told_why(bench: TcpBench, protocol: int, f
     assert bench.receiver.dropped(reason) == 1
 
 
-def test_half_open_connections_are_limited() -> None:
+def test_of_too_many_half_open_connections_the_oldest_is_left() -> None:
     link = make_link(End(STRANGER, Pages()), TcpOptions(half_open_max=2, connect_s=5))
     with contextlib.closing(link), contextlib.ExitStack() as stack:
-        stranger, other = (stack.enter_context(call(link)) for _ in range(2))
-        third = stack.enter_context(call(link))
-        assert ended(third)
-        for one in (stranger, other):
-            one.sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
-            assert isinstance(heard(one)[0], Hello)
-        fourth = stack.enter_context(call(link))
-        fourth.sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
-        assert isinstance(heard(fourth)[0], Hello)
+        strangers = [stack.enter_context(call(link)) for _ in range(2)]
+        ours = stack.enter_context(call(link))
+        ours.sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
+        assert isinstance(heard(ours)[0], Hello)
+        assert ended(strangers[0])
+        strangers[1].sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
+        assert isinstance(heard(strangers[1])[0], Hello)
 
 
 def test_a_bad_frame_ends_the_connection_and_damages_what_was_open_on_it(bench: TcpBench) -> None:

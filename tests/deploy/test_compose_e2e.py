@@ -3,6 +3,7 @@
 The tests share one deployment and leave it whole. The last one ends it.
 """
 
+import json
 import secrets
 import threading
 from collections.abc import Callable
@@ -71,7 +72,8 @@ def test_one_trace_tells_the_request_across_both_sites(sites: Sites) -> None:
     services = {_service(entry) for entry in entries}
     assert services == {"pdd-router", "pdd-prefill", "pdd-relay_decode", "pdd-main_decode"}
     root = next(span for entry in entries if (span := _span(entry))["name"] == "request")
-    assert {_span(entry)["parentSpanId"] for entry in entries if _span(entry) is not root} == {root["spanId"]}
+    children = [span for span in map(_span, entries) if span["spanId"] != root["spanId"]]
+    assert {span["parentSpanId"] for span in children} == {root["spanId"]}
 
 
 def test_a_line_cut_and_joined_mid_answer_costs_only_time(sites: Sites) -> None:
@@ -138,6 +140,24 @@ def test_prometheus_of_each_site_hears_its_services_and_takes_our_alerts(sites: 
         sites.wait(lambda services=services, scraped=scraped: scraped() == services, f"scrapes of {services}")
         rules = sites.get(port, "/api/v1/rules")["data"]["groups"]
         assert rules and all(rule["health"] != "err" for group in rules for rule in group["rules"])
+
+
+@pytest.mark.parametrize("service", ["router", "main"])
+def test_the_doctor_finds_nothing_wrong_at_either_site(sites: Sites, service: str) -> None:
+    found = {one["what"]: one for one in json.loads(sites.compose("exec", "-T", service, "pdd", "doctor", "--json"))}
+    assert {one["state"] for one in found.values()} <= {"ok", "skip"}, found
+    looked_at = {"certificates", "broker", "workers", "model", "service", "traces", "clock"}
+    assert {what for what in looked_at if found[what]["state"] == "ok"} == looked_at
+
+
+def test_a_drained_worker_gets_nothing_new_until_it_is_restarted(sites: Sites) -> None:
+    told = json.loads(sites.compose("exec", "-T", "relay", "pdd", "drain", "--json"))
+    assert told["status"] == "drained"
+    relay = next(name for name, worker in sites.workers().items() if worker["role"] == "relay_decode")
+    sites.wait(lambda: sites.workers()[relay]["draining"], "the router to hear of the drain")
+    assert "relay_decode" not in across(sites, f"without a relay {LONG}").spoke
+    sites.compose("restart", "relay")
+    sites.wait(lambda: not sites.workers()[relay]["draining"], "the relay's next life")
 
 
 def test_prefill_scales_to_two_workers_with_names_of_their_own(sites: Sites) -> None:

@@ -21,6 +21,7 @@ from .kv_tcp_lane import Means
 from .kv_tcp_line import Line
 from .kv_tcp_listener import KvListener
 from .kv_tcp_socket import TcpOptions
+from .kv_tcp_tls import SCHEME, TlsContexts, TlsFiles
 from .staging import Staging
 
 CHUNK_TOKENS_MAX = 4096
@@ -29,7 +30,8 @@ CHUNK_TOKENS_MAX = 4096
 class TcpKvLink:
     """Satisfies ports.KvLink. `advertise`: `host:port` as senders reach us, where that is not what we bind.
 
-    `owned`: lines to other sites have an owner who is asked for leases (LineWanted, PaceLine).
+    `tls`: who connects must have a certificate of our authority, and other sites are connected to so alone; raises OSError where
+    the files are bad. `owned`: lines to other sites have an owner who is asked for leases (LineWanted, PaceLine).
     """
 
     def __init__(
@@ -46,17 +48,19 @@ class TcpKvLink:
         advertise: str | None = None,
         chunk_tokens_max: int = CHUNK_TOKENS_MAX,
         options: TcpOptions | None = None,
+        tls: TlsFiles | None = None,
         owned: bool = False,
     ) -> None:
         self._source, self._sink, self._notes, self._clock = source, sink, notes, clock
         self._options = options or TcpOptions()
         self._chunk_tokens_max, self._advertise = chunk_tokens_max, advertise
-        self._means = Means(Hello(PROTOCOL, me, fingerprint), source, clock, self._options)
+        contexts = TlsContexts.of(tls) if tls else None
+        self._means = Means(Hello(PROTOCOL, me, fingerprint), source, clock, self._options, contexts)
         self.staging = Staging(staging_bytes, source.kv_shape)
         self._intake = Intake(
             me, fingerprint, self.staging, sink, notes, credit_bytes=self._options.credit_bytes
         )  # fmt: skip
-        self._listener = KvListener(listen, self._intake, self._options)
+        self._listener = KvListener(listen, self._intake, self._options, contexts)
         self._lock = threading.RLock()
         self._lines: dict[str, Line] = {}
         self._line_of: dict[TransferId, Line] = {}
@@ -67,9 +71,8 @@ class TcpKvLink:
 
     def start(self) -> None:
         """Bind and take connections. Raises OSError where the port is taken."""
-        self._intake.address = self._listener.start()
-        if self._advertise:
-            self._intake.address = self._advertise
+        bound = self._listener.start()
+        self._intake.address = (SCHEME if self._means.tls else "") + (self._advertise or bound)
 
     def close(self) -> None:
         """Ends every connection and thread; what was under way fails."""

@@ -20,8 +20,10 @@ from ..core.outbox import Outbox
 from ..core.wire import Hello, Refuse
 from ..ports import Clock, KvSource
 from .kv_intake import wire_shape
-from .kv_tcp_socket import Fare, SocketChannel, TcpOptions, connect, fare, pace
+from .kv_tcp_dial import dial, why_not
+from .kv_tcp_socket import Fare, SocketChannel, TcpOptions, fare, pace
 from .kv_tcp_stream import TcpStream
+from .kv_tcp_tls import TlsContexts
 
 PACE_STEP = 0.03  # a smaller change of pace is none
 TICK_S = 0.25  # how often a lane with transfers looks at its pings and time-outs
@@ -35,6 +37,7 @@ class Means:
     source: KvSource
     clock: Clock
     options: TcpOptions
+    tls: TlsContexts | None
 
 
 class Way(Protocol):
@@ -150,15 +153,14 @@ class LaneWorker:
             self._backoff_s = min(max(2 * self._backoff_s, options.backoff_s), options.backoff_max_s)
             self._connect_at = self._means.clock.now() + self._backoff_s
             self._lane.dialing = True
-        congestion = options.congestion_near if self._way.near else options.congestion_far
-        channel = SocketChannel(connect(self._way.address, options, congestion), options.silence_s)
+        below, channel = dial(self._way.address, self._way.near, options, self._means.tls)
         stream = TcpStream(channel)
         try:
             self._greet(stream)
         except BaseException:
             stream.close()
             raise
-        self._socket, self._fare, self._paced_at = channel, None, math.inf
+        self._socket, self._fare, self._paced_at = below, None, math.inf
         self._listener = threading.Thread(target=self._listen, args=(stream,), daemon=True)
         self._listener.name = f"kv-answers {self._way.address} {self._lane.number}"
         self._listener.start()
@@ -254,6 +256,8 @@ def reason_of(error: Exception, connected: bool) -> str:
     match error:
         case LineRefused():
             return str(error)
+        case OSError() if (tls := why_not(error)) and not connected:
+            return tls
         case FrameError():
             return "bad_frame"
         case TimeoutError():

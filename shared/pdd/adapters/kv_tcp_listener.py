@@ -1,6 +1,7 @@
 """Where KV arrives over TCP: one thread accepts, one thread serves each connection, and payloads go straight into staging.
 
-A stranger gets no memory and no answer, and costs a thread for a few seconds; connections, greeted or not, are limited.
+A stranger gets no memory and no answer, and costs a thread for a few seconds; where there are too many of them, the one that has
+taken longest is left, so that no crowd of them keeps one of ours out.
 """
 
 import contextlib
@@ -12,15 +13,18 @@ from ..core.wire import ChunkFrame, Reason, Refuse
 from .kv_intake import Intake, Session
 from .kv_tcp_socket import SocketChannel, TcpOptions, listen, tune
 from .kv_tcp_stream import TcpStream
+from .kv_tcp_tls import TlsChannel, TlsContexts
 
 
 class KvListener:
-    def __init__(self, at: tuple[str, int], intake: Intake, options: TcpOptions) -> None:
-        self._at, self._intake, self._options = at, intake, options
+    def __init__(
+        self, at: tuple[str, int], intake: Intake, options: TcpOptions, tls: TlsContexts | None = None
+    ) -> None:
+        self._at, self._intake, self._options, self._tls = at, intake, options, tls
         self._socket: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
         self._served: dict[TcpStream, threading.Thread] = {}
-        self._half_open = 0
+        self._half_open: dict[TcpStream, None] = {}  # in order of coming
         self._closing = False
         self._lock = threading.Lock()
 
@@ -60,26 +64,27 @@ class KvListener:
     def _take(self, connection: socket.socket) -> None:
         try:
             tune(connection, self._options)
-            channel = SocketChannel(connection, self._options.silence_s)
-            stream = TcpStream(channel, self._options.payload_max)
+            below = SocketChannel(connection, self._options.silence_s)
         except OSError:
             return connection.close()
-        thread = threading.Thread(target=self._serve, args=(stream,), name="kv-in", daemon=True)
+        secret = TlsChannel(below, self._tls, server=True) if self._tls else None
+        stream = TcpStream(secret or below, self._options.payload_max)
+        thread = threading.Thread(target=self._serve, args=(stream, secret), name="kv-in", daemon=True)
         with self._lock:
-            full = len(self._served) >= self._options.connections_max or self._half_open >= self._options.half_open_max
-            if self._closing or full:
-                stream.close()
-            else:
-                self._half_open += 1
-                self._served[stream] = thread
-                thread.start()
-                return
-        self._intake.count(Reason.LIMIT)
+            if self._closing or len(self._served) >= self._options.connections_max:
+                self._intake.count(Reason.LIMIT)
+                return stream.close()
+            if len(self._half_open) >= self._options.half_open_max:
+                self._intake.count(Reason.LIMIT)
+                next(iter(self._half_open)).hang_up("others wait")
+            self._half_open[stream] = None
+            self._served[stream] = thread
+            thread.start()
 
-    def _serve(self, stream: TcpStream) -> None:
+    def _serve(self, stream: TcpStream, secret: TlsChannel | None) -> None:
         session = Session(self._intake, lambda: stream.hang_up("the sender has come anew"))
         try:
-            if self._greet(stream, session):
+            if self._greet(stream, session, secret):
                 while self._serve_frame(stream, session):
                     pass
         except FrameError:
@@ -93,9 +98,11 @@ class KvListener:
             stream.hang_up("ended")
             stream.close()
 
-    def _greet(self, stream: TcpStream, session: Session) -> bool:
+    def _greet(self, stream: TcpStream, session: Session, secret: TlsChannel | None) -> bool:
         try:
             stream.receive_timeout(self._options.connect_s)
+            if secret:
+                self._shake_hands(secret)
             frame = stream.read_frame()
             if frame is None:
                 return False
@@ -105,7 +112,14 @@ class KvListener:
             return not isinstance(answer, Refuse)
         finally:
             with self._lock:
-                self._half_open -= 1
+                self._half_open.pop(stream, None)
+
+    def _shake_hands(self, secret: TlsChannel) -> None:
+        try:
+            secret.shake_hands()
+        except OSError:
+            self._intake.count(Reason.TLS)
+            raise
 
     def _serve_frame(self, stream: TcpStream, session: Session) -> bool:
         frame = stream.read_frame()

@@ -13,10 +13,12 @@ from rich.console import Console
 from ..core.errors import PddError
 from ..runtime.settings import LocalSettings, read_settings
 from .deployment import end_deployed
+from .doctor import doctor as look
 from .drain import At, Wait, Worker
 from .drain import drain as drain_worker
 from .fleet import ROOT, ROUTER_PORT, Engine, Fleet, Line
 from .line import address, change, described
+from .plan import plan
 from .provide import model
 from .run_directory import RunDirectory
 from .serve import serve
@@ -29,6 +31,7 @@ app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_
 console = Console(highlight=False)
 
 app.command()(model)
+app.command()(plan)
 app.command()(sim)
 app.command()(storms)
 
@@ -115,6 +118,18 @@ def trace(
     """Show where one request's time went, over all services of both sites. They remember the last few hundred requests."""
     with _told_plainly():
         show_trace(_run_directory(run_dir), request, console, as_json=json)
+
+
+@app.command()
+def doctor(
+    json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
+    run_dir: RunDir = None,
+) -> None:
+    """Look at broker, Redis, certificates, clocks, workers, model and line, and say what to do. Exit status 1 when something fails."""
+    with _told_plainly():
+        whole = look(_run_directory(run_dir), console, as_json=json)
+    if not whole:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -84,13 +84,13 @@ METRICS: dict[str, Metric] = {
 SPANS: dict[str, str] = {
     "request": "The router's: submission to the last token.",
     "route": "Looking up prefixes and choosing a pipeline.",
-    "queue": "Waiting for a place in a batch.",
+    "queue": "P has the request, and computes for others.",
     "prefill": "All of the prompt's computation at one worker.",
     "prefill.chunk": "One step's share of it.",
     "kv.transfer": "KV on its way to one receiver.",
     "relay": "RLD writes.",
-    "handover": "From MainReady to MD's first token.",
-    "extend": "MD computes over outputs written elsewhere.",
+    "handover": "From MD holding the prompt until RLD has yielded.",
+    "extend": "MD computes over outputs written elsewhere, up to its own first token.",
     "main": "MD writes.",
 }
 

@@ -37,6 +37,7 @@ class Reason(StrEnum):
     VERSION = "version"
     FINGERPRINT = "fingerprint"
     BAD_FRAME = "bad_frame"
+    TLS = "tls"  # a stranger, or one of ours without a certificate
 
     RECEIVER = "receiver"  # meant for another life of this worker
     UNKNOWN = "unknown"  # no such transfer is expected, or not on this connection

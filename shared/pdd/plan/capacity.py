@@ -1,6 +1,5 @@
 """How many requests a second a fleet serves within its promise: bisection over simulated runs, all with the same random draws."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from .simulated import SimFleet
 from .worth import Verdict, judge
 
 DRAIN_S = 30.0  # after the last arrival; whoever has no second output by then has failed
+UP, DOWN = 1.15, 0.8  # until the limit is between two runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,22 +44,24 @@ def capacity(
     *,
     first: float,
     precision: float = 0.02,
-    told: Callable[[Point], None] = lambda point: None,
+    known: Point | None = None,
 ) -> Point | None:
-    """The fastest run that keeps the promise, to within `precision` of its rate; None where even a tenth of `first` breaks it."""
+    """The fastest run that keeps the promise, to within `precision` of its rate; None where even a tenth of `first` breaks it.
+
+    `known`: a run at `first`, if there is one already.
+    """
     best: Point | None = None
     low, high, rate = 0.0, float("inf"), first
     while high - low > precision * rate:
-        point = at_rate(scenario, rate, seed, base)
-        told(point)
+        point = known if known and known.rate_per_s == rate else at_rate(scenario, rate, seed, base)
         if point.verdict.kept:
             low, best = rate, point
         else:
             high = rate
         if high == float("inf"):
-            rate *= 1.25
+            rate *= UP
         elif low == 0.0:
-            rate *= 0.75
+            rate *= DOWN
             if rate < first / 10:
                 return None
         else:

@@ -68,7 +68,7 @@ class Laws:
                 case fx.Send(_, msg.Released(request, epoch)):
                     self.ended[machine.me, request] = max(epoch, self.ended.get((machine.me, request), epoch))
                 case fx.OpenSequence(key):
-                    self._opens(machine.me, key)
+                    self._opens(machine, key)
                 case fx.CloseSequence(key):
                     self._closes(machine, key)
                 case fx.OpenTransfer():
@@ -80,6 +80,8 @@ class Laws:
         known = self.fences.get(key)
         if known is None:
             self.fences[key] = fence
+            if key in self.stops:
+                raise Violation("the end", f"{who} yields {key} after its last output")
             if key in self.promised:
                 raise Violation("promise", f"{who} yields {key} after it promised not to")
             beyond = [i for i, one in self.written.get(key, {}).items() if i >= fence and one.writer.role is not Role.MAIN]
@@ -115,9 +117,11 @@ class Laws:
         held = machine.held.get(key.request)
         return held is not None and held.key == key and None not in (held.command.cast.relay, held.command.cast.main)
 
-    def _opens(self, me: Peer, key: Key) -> None:
+    def _opens(self, machine: Worker[Any], key: Key) -> None:
         """An epoch never comes back to a worker, and none after its end. A refused command may come again."""
-        which = (me, key.request)
+        me, which = machine.me, (machine.me, key.request)
+        if me not in machine.held[key.request].command.cast.members():
+            raise Violation("in the cast", f"{me} opens {key}, whose cast is without it")
         if key.epoch < self.opened.get(which, key.epoch):
             raise Violation("epochs rise", f"{me} opens {key} after epoch {self.opened[which]}")
         if which in self.ended and key.epoch <= self.ended[which]:

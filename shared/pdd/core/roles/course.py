@@ -81,6 +81,10 @@ class Course:
         role = self.role_of(sender)
         return Role.RELAY if self.hosted and role is Role.PREFILL and written.stop > self.base + 1 else role
 
+    def before(self, role: Role) -> Role:
+        """Whose outputs `role` has when it repeats another's: so it has not spoken yet, and nobody before it may go."""
+        return Role.RELAY if role is Role.MAIN and self.named.relay else Role.PREFILL
+
     def matters(self, role: Role) -> bool:
         """Would losing this member now cost the client anything?"""
         if role is Role.PREFILL and not self.hosted:

@@ -14,6 +14,7 @@ class Computed(Event):
     """One request's part of a StepDone: ids before `upto` have KV."""
 
     upto: int
+    started_at: float = 0.0  # the step
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,6 +124,9 @@ class MainDecode(Receiver[Following]):
         self.emit(Speak(held.key))
 
     def wrote(self, held: Following, event: Wrote) -> None:
+        if held.fence == len(held.out):
+            self.span(held, "extend", held.spoke_at, outputs=held.fence - held.base)
+            held.spoke_at = self.now
         held.learn(event.written)
         self.speak(held.router, event.written)
         self.emit(Count("pdd_tokens_written_total", (("role", self.me.role),), len(event.written.ids)))

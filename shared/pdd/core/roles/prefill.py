@@ -92,7 +92,10 @@ class Prefill(Relay[Prefilling]):
         self.refuse(held, event.reason)
 
     def computed(self, held: Prefilling, event: Computed) -> None:
-        self.span(held, "prefill.chunk", held.chunk_at, upto=event.upto)
+        began = max(held.chunk_at, event.started_at)
+        if held.progress == 1:
+            self.span(held, "queue", held.chunk_at, stop=began)
+        self.span(held, "prefill.chunk", began, upto=event.upto)
         held.chunk_at = self.now
         for out in held.outgoing.values():
             self._offer(held, out)

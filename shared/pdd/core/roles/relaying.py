@@ -99,7 +99,9 @@ class Relay(Worker[R]):
 
     @property
     def fullness(self) -> float:
-        return self.load.running / max(1, self.card.max_sequences)
+        """Who has just come to its bound is not running: all that came there in one step would find the place empty."""
+        relaying = sum(held.phase is Pen.RELAYING for held in self.held.values())
+        return max(self.load.running, relaying) / max(1, self.card.max_sequences)
 
     def _forced(self, held: R) -> bool:
         return held.command.handover_after > held.base and not held.relay.bound_lifted

@@ -306,7 +306,7 @@ class Router:
             course.whole[role] = None
         if role is Role.MAIN and own and not course.main_spoke:
             course.main_spoke, course.pen = True, Role.MAIN
-        course.take(written, role)
+        course.take(written, role if own else course.before(role))
         self._deliver(course)
 
     def _deliver(self, course: Course) -> None:

@@ -169,11 +169,14 @@ class Worker(Generic[H]):
     def enter(self, held: Held, phase: Enum) -> None:
         held.phase, held.phase_at = phase, self.now
 
-    def span(self, held: Held, name: str, start: float, **attributes: str | int | float) -> None:
-        """A finished stretch of this request, from `start` to now. Attributes get the prefix `pdd.`."""
+    def span(
+        self, held: Held, name: str, start: float, *, stop: float | None = None, **attributes: str | int | float
+    ) -> None:
+        """A finished stretch of this request, from `start` to `stop`, or now. Attributes get the prefix `pdd.`."""
         named = {f"pdd.{key}": value for key, value in attributes.items()}
         named |= {"pdd.request": held.request, "pdd.epoch": held.epoch}
-        self.emit(Span(name, held.command.traceparent, start, self.now, tuple(named.items())))
+        stop = self.now if stop is None else stop
+        self.emit(Span(name, held.command.traceparent, start, stop, tuple(named.items())))
 
     def secret_for(self, transfer: TransferId) -> bytes:
         return blake2b(transfer.encode(), key=self._secret_seed, digest_size=16).digest()
@@ -330,7 +333,7 @@ class Worker(Generic[H]):
             held = self.held.get(key.request)
             if held and held.key == key:
                 held.computed, held.progress = upto, held.progress + 1
-                self._own(held, Computed(upto))
+                self._own(held, Computed(upto, step.started_at))
         for written in step.written:
             held = self.held.get(written.request)
             if held and held.epoch == written.epoch:

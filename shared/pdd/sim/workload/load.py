@@ -14,6 +14,8 @@ from .hits import HitsLoad, history, hit_sessions, standing_sessions
 from .session import Session
 from .traces import TraceLoad, trace_sessions
 
+STANDING_OVER_S = 5.0  # those under way at the beginning are not asked for all at once
+
 
 class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Exactly one of agent, hits and trace; closed loop with `at_once`, open loop with `rate_per_s`, or a trace's own times with neither.
@@ -75,7 +77,8 @@ class Load(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
         """(start, session) in order of start; closed loops start all at 0 and let `at_once` of them run."""
         if self.hits and self.standing_s:
             count = round(self.rate_per_s * self.standing_s)
-            yield from ((0.0, session) for session in standing_sessions(self.hits, self.book(seed), seed, count))
+            standing = standing_sessions(self.hits, self.book(seed), seed, count)
+            yield from ((STANDING_OVER_S * i / count, session) for i, session in enumerate(standing))
         found = self._sessions(seed, base)
         if self.sessions:
             found = islice(found, self.sessions)
