@@ -65,7 +65,9 @@ class DockerEngine:
 
 @contextlib.contextmanager
 def docker_engine(plugin: Path) -> Iterator[DockerEngine]:
-    """Raises Unavailable where an engine does not start."""
+    """Raises Unavailable where an engine does not start, or another runs: two would rewrite each other's packet filter."""
+    if other := _running():
+        raise Unavailable(f"another Docker engine runs here (pid {other}): end it for this run")
     with tempfile.TemporaryDirectory(prefix="pdd-docker-") as folder:
         engine = DockerEngine(Path(folder), plugin)
         log = engine.scratch / "dockerd.log"
@@ -82,6 +84,15 @@ def docker_engine(plugin: Path) -> Iterator[DockerEngine]:
             _unmount(engine.scratch)
             if not had_bridge:
                 subprocess.run(["ip", "link", "delete", BRIDGE.name], stderr=subprocess.DEVNULL, check=False)
+
+
+def _running() -> str | None:
+    """The pid of a Docker engine on this machine."""
+    for named in Path("/proc").glob("[0-9]*/comm"):
+        with contextlib.suppress(OSError):
+            if named.read_text().strip() == "dockerd":
+                return named.parent.name
+    return None
 
 
 def _start(engine: DockerEngine, log: Path) -> subprocess.Popen[bytes]:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from pdd.adapters.kv_codecs import codecs
 from pdd.adapters.kv_memory import MemoryKvLink
 from pdd.adapters.kv_memory_lines import Fault, MemoryLines, Parcel
 from pdd.adapters.kv_tcp import TcpKvLink
@@ -250,16 +251,17 @@ class TcpBench(Bench):
         shape: KvShape = SHAPE,
         fingerprints: tuple[str, str] = ("f", "f"),
         streams: int = 3,
+        packs: tuple[bool, bool] = (False, False),
     ) -> None:
         self.sender, self.receiver = ends(shape)
         self.options = TcpOptions(
             connect_s=SILENCE_S, silence_s=SILENCE_S, backoff_s=0.02, backoff_max_s=0.1, streams_far=streams
         )  # fmt: skip
-        for end, fingerprint in zip((self.sender, self.receiver), fingerprints, strict=True):
+        for end, fingerprint, pack in zip((self.sender, self.receiver), fingerprints, packs, strict=True):
             end.link = TcpKvLink(
                 end.peer, listen=("127.0.0.1", 0), fingerprint=fingerprint, source=end.pages, sink=end.sink,
                 notes=end.notes, clock=Monotonic(), staging_bytes=staging_bytes, chunk_tokens_max=chunk_tokens,
-                options=self.options,
+                options=self.options, codecs=codecs() if pack else {},
             )  # fmt: skip
             end.link.start()
         assert isinstance(self.receiver.link, TcpKvLink)

@@ -15,7 +15,6 @@ from tokenizers import Tokenizer
 
 from pdd.adapters.engine_steps import SteppingEngine
 from pdd.adapters.engine_torch import create_torch
-from pdd.adapters.engine_torch.attention import lay_tables
 from pdd.adapters.engine_torch.model import PagedModel
 from pdd.adapters.engine_torch.pages import KvPages, as_tensor, runs
 from pdd.adapters.engine_torch.runner import TorchRunner
@@ -359,10 +358,10 @@ def test_the_demo_models_logits_equal_a_plain_forward_pass(tmp_path: Path) -> No
     with rig(folder) as here:
         sequence = here.open(ids)
         here.step((sequence, 50))
-        model, pages = here.runner._model, here.kv
+        model, attention = here.runner._model, here.runner._attention
         sequence.pages += [here.free.pop() for _ in range(16)]
         with torch.inference_mode():
-            tables = lay_tables([Slice(sequence, 50, len(ids), True)], pages)
-            ours = model.logits(ids[50:], tables, list(range(len(ids) - 50)))
+            tables = attention.lay([Slice(sequence, 50, len(ids), True)])
+            ours = model.logits(ids[50:], attention, tables, list(range(len(ids) - 50)))
         assert torch.allclose(ours, logits_alone(folder, ids)[50:], atol=2e-3)
         assert here.finish(sequence, 16) == alone(folder, ids, 16)

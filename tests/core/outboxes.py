@@ -5,6 +5,7 @@ import msgspec
 from pdd.core.effects import OpenTransfer
 from pdd.core.events import Event
 from pdd.core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
+from pdd.core.lane import Lane
 from pdd.core.leaving import ChunkDue
 from pdd.core.link import LinkEstimator
 from pdd.core.outbox import Outbox
@@ -38,6 +39,12 @@ class Box(Outbox):
 
     def connect(self, lane: int, now: float = 0.0) -> None:
         self.connected(self.lanes[lane], self.hello, now, 0.05)
+
+    def next(self, lane: Lane, now: float) -> Frame | ChunkDue | None:
+        due = super().next(lane, now)
+        if isinstance(due, ChunkDue):
+            self.crossing(due, (due.stop - due.start) * PER_TOKEN)
+        return due
 
     def drain(self, now: float = 0.0, lane: int = BULK) -> list[Frame | ChunkDue]:
         """All that may leave now."""

@@ -2,10 +2,10 @@
 
 import pytest
 
+from pdd.core.departures import TRICKLE_S
 from pdd.core.events import KvAcked, KvCloseAcked, TransferFailed
 from pdd.core.lane import PING_EVERY_S
 from pdd.core.leaving import ChunkDue
-from pdd.core.departures import TRICKLE_S
 from pdd.core.wire import AckFrame, CancelFrame, CloseFrame, OpenFrame, Reason, Refuse
 from tests.core.outboxes import BULK, PER_TOKEN, SMALL, A, B, Box, C, opening, order, spans
 

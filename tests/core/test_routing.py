@@ -103,3 +103,15 @@ def test_a_score_is_the_sum_of_its_terms_and_none_is_negative(prompt: int, p_hit
     for route in found:
         assert route.seconds == sum(route.terms.values())
         assert all(value >= 0 for value in route.terms.values())
+
+
+def test_waiting_at_prefill_hides_nothing_of_a_requests_own_bytes() -> None:
+    """They leave from when its prefill begins, behind those that P computes before: 2000 tokens of 1000 bytes take 2 s each."""
+    waiting = p(load=EngineLoad(waiting_tokens=2000, prefill_tokens_per_s=1000.0))
+    direct = next(one for one in routes(2000, [waiting], [r()], [m()], GIVEN) if one.name == "P-MD")
+    assert direct.terms["queue"] == 2.0
+    assert direct.terms["line"] < 1.0, "a line as quick as prefill keeps up with it"
+    slow = {"b": LineState("b", 0.25e6, 0.05, 0)}
+    behind = p(load=waiting.load, lines=slow)
+    direct = next(one for one in routes(2000, [behind], [r()], [m()], GIVEN) if one.name == "P-MD")
+    assert direct.terms["line"] == pytest.approx(0.025 + 8.0 + 8.0 - 4.0), "both requests' bytes, less what passes meanwhile"

@@ -136,6 +136,24 @@ def test_asked_to_end_it_lets_what_runs_finish() -> None:
     asyncio.run(story())
 
 
+def test_a_drain_over_http_ends_nothing_and_says_when_it_is_done() -> None:
+    async def story() -> None:
+        life = Life(Busy())
+        await life.be_ready()
+        async with httpx.AsyncClient(trust_env=False) as client:
+            asked = await client.post(f"{life.url}/drain")
+        assert (asked.status_code, asked.json()["status"]) == (202, "draining")
+        await life.until(lambda: life.service.machine.heard == [DrainWanted()])
+        assert await life.get("/ready") == (503, "draining")
+        life.service.machine.busy = False
+        assert await life.get("/ready") == (503, "drained")
+        assert not life.ended.done()
+        ask_to_end()
+        assert await life.ended == 0
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("twice", [False, True], ids=["the drain's bound", "a second signal"])
 def test_what_does_not_finish_is_left_after(twice: bool) -> None:
     async def story() -> None:

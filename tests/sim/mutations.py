@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from pdd.core import effects as fx
 from pdd.core import events as ev
 from pdd.core import messages as msg
 from pdd.core import pool
-from pdd.core.ids import Epoch, Role, TransferId
+from pdd.core.ids import Role, TransferId
 from pdd.core.roles import casting, cuts, receiver, router
 from pdd.core.roles.course import Course
 from pdd.core.roles.held import Held, Wrote
@@ -26,8 +26,7 @@ from pdd.core.roles.relaying import Pen, Relay
 from pdd.core.roles.router import Router
 from pdd.core.roles.worker import Worker
 from pdd.core.singular import Singular
-
-from . import scenes
+from tests.sim import scenes
 
 Patch = Callable[[pytest.MonkeyPatch], None]
 
@@ -40,13 +39,6 @@ class Mutation:
     laws: tuple[str, ...]
     seeds: tuple[int, ...] = ()
     scene: Callable[[], None] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Redundant:
-    """A rule of the model that another rule covers here."""
-
-    reason: str
 
 
 def instead(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
@@ -222,7 +214,9 @@ def never_at_router(what: str) -> Patch:
 
 
 def never_at_worker(what: str) -> Patch:
-    return instead(Worker, "every", lambda original: lambda self, held, name, s: name != what and original(self, held, name, s))
+    return instead(
+        Worker, "every", lambda original: lambda self, held, name, s: name != what and original(self, held, name, s)
+    )
 
 
 def no_second_report(original: Any) -> Any:
@@ -275,7 +269,9 @@ def only_the_pen(original: Any) -> Any:
     def repeat(self: Router, course: Course) -> None:
         original(self, course)
         pen = course.cast.get(course.pen)
-        self._effects = [e for e in self._effects if not (isinstance(e, fx.Send) and isinstance(e.message, msg.Ask) and e.to != pen)]
+        self._effects = [
+            e for e in self._effects if not (isinstance(e, fx.Send) and isinstance(e.message, msg.Ask) and e.to != pen)
+        ]
 
     return repeat
 
@@ -355,7 +351,7 @@ MUTATIONS: dict[str, Mutation] = {
     "speak before the yield": Mutation(method(MainDecode, "filled", speak_when_whole), ("fence", "one writer")),
 }
 
-SWITCHES: dict[str, Mutation | Redundant] = {
+SWITCHES: dict[str, Mutation] = {
     "inc": Mutation(instead(Worker, "_hear", deaf_to_lives), ("in the cast",)),
     "cmdrep": Mutation(never_at_router("command"), ("bounded wait",), scene=scenes.a_lost_command_is_repeated),
     "ticketrep": Mutation(never_at_worker("ticket"), ("bounded wait",), scene=scenes.a_lost_ticket_is_repeated),
@@ -378,14 +374,18 @@ SWITCHES: dict[str, Mutation | Redundant] = {
     "tail": Mutation(
         instead(Router, "_repeat", only_gaps), ("bounded wait",), scene=scenes.the_last_frame_is_asked_for
     ),
-    "askall": Mutation(instead(Router, "_repeat", only_the_pen), ("bounded wait",), scene=scenes.whoever_knows_is_asked),
+    "askall": Mutation(
+        instead(Router, "_repeat", only_the_pen), ("bounded wait",), scene=scenes.whoever_knows_is_asked
+    ),
     "stall": Mutation(
         instead(Router, "_watch", no_stall),
         ("every wait ends",),
         scene=scenes.a_line_that_never_heals_ends_the_request,
     ),
     "backoff": Mutation(
-        lambda patching: patching.setattr(router, "STALL_GROWTH", 1.0), ("the same ids",), scene=scenes.a_long_step_is_no_stall
+        lambda patching: patching.setattr(router, "STALL_GROWTH", 1.0),
+        ("the same ids",),
+        scene=scenes.a_long_step_is_no_stall,
     ),
     "keepids": Mutation(
         instead(MainDecode, "wrote", forget_at_end), ("needless plan",), scene=scenes.the_last_frame_is_asked_for
@@ -430,4 +430,3 @@ SWITCHES: dict[str, Mutation | Redundant] = {
         scene=scenes.main_decode_may_die_with_the_pen_that_only_a_beat_told_of,
     ),
 }
-assert field and Epoch  # noqa: S101

@@ -7,8 +7,9 @@ import msgspec
 from ..core.lane import Lane
 from ..core.leaving import ChunkDue
 from ..core.wire import ChunkFrame, Frame, Hello, Reason, Refuse
-from .kv_intake import Session, wire_shape
+from .kv_intake import wire_shape
 from .kv_memory_lines import MemoryLines, Parcel
+from .kv_session import Session
 
 if TYPE_CHECKING:
     from .kv_memory import MemoryKvLink, MemoryLine
@@ -119,7 +120,8 @@ class MemoryLane:
             self.line.tell(self.line.outbox.fail(due.transfer, due.attempt, "sequence_closed"))
             return None
         payload = chunk.data.cast("B")
-        return Parcel(due.frame(wire_shape(chunk.shape), payload), payload)
+        self.line.outbox.crossing(due, payload.nbytes)
+        return Parcel(due.frame(wire_shape(chunk.shape), [payload]), payload)
 
     def answered(self, frame: Frame) -> None:
         outbox, now = self.line.outbox, self.line.link.clock.now()

@@ -6,6 +6,7 @@ the network.
 """
 
 import threading
+from collections.abc import Mapping
 from functools import partial
 from itertools import count
 
@@ -15,6 +16,7 @@ from ..core.ids import Peer, TransferId
 from ..core.outbox import Outbox
 from ..core.wire import PROTOCOL, Hello
 from ..ports import Clock, KvChunk, KvSource, Notes, Sink
+from .kv_codecs import Codec
 from .kv_intake import Intake, wire_shape
 from .kv_report import Site
 from .kv_tcp_lane import Means
@@ -25,13 +27,15 @@ from .kv_tcp_tls import SCHEME, TlsContexts, TlsFiles
 from .staging import Staging
 
 CHUNK_TOKENS_MAX = 4096
+NONE: Mapping[str, Codec] = {}
 
 
 class TcpKvLink:
     """Satisfies ports.KvLink. `advertise`: `host:port` as senders reach us, where that is not what we bind.
 
     `tls`: who connects must have a certificate of our authority, and other sites are connected to so alone; raises OSError where
-    the files are bad. `owned`: lines to other sites have an owner who is asked for leases (LineWanted, PaceLine).
+    the files are bad. `codecs`: how KV may be packed on its way to other sites. `owned`: lines to other sites have an owner who
+    is asked for leases (LineWanted, PaceLine).
     """
 
     def __init__(
@@ -49,16 +53,18 @@ class TcpKvLink:
         chunk_tokens_max: int = CHUNK_TOKENS_MAX,
         options: TcpOptions | None = None,
         tls: TlsFiles | None = None,
+        codecs: Mapping[str, Codec] = NONE,
         owned: bool = False,
     ) -> None:
         self._source, self._sink, self._notes, self._clock = source, sink, notes, clock
         self._options = options or TcpOptions()
         self._chunk_tokens_max, self._advertise = chunk_tokens_max, advertise
         contexts = TlsContexts.of(tls) if tls else None
-        self._means = Means(Hello(PROTOCOL, me, fingerprint), source, clock, self._options, contexts)
+        self._means = Means(Hello(PROTOCOL, me, fingerprint), source, clock, self._options, contexts, codecs)
         self.staging = Staging(staging_bytes, source.kv_shape)
         self._intake = Intake(
-            me, fingerprint, self.staging, sink, notes, credit_bytes=self._options.credit_bytes
+            me, fingerprint, self.staging, sink, notes, credit_bytes=self._options.credit_bytes,
+            codecs=codecs,
         )  # fmt: skip
         self._listener = KvListener(listen, self._intake, self._options, contexts)
         self._lock = threading.RLock()
@@ -143,6 +149,7 @@ class TcpKvLink:
             silence_s=self._options.silence_s,
             chunk_tokens_max=self._chunk_tokens_max,
             streams=self._options.streams_near if effect.near else self._options.streams_far,
+            codecs=() if effect.near else tuple(self._means.codecs),
         )
         tell = partial(self._tell, site)
         return Line(effect.address, name, effect.near, outbox, self._means, tell, self._lock)

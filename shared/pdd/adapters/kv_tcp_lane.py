@@ -6,7 +6,7 @@ made or none got on. The threads end when the lane has been idle for long, and a
 
 import math
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +18,8 @@ from ..core.lane import Lane
 from ..core.leaving import ChunkDue
 from ..core.outbox import Outbox
 from ..core.wire import Hello, Refuse
-from ..ports import Clock, KvSource
+from ..ports import Clock, KvChunk, KvSource
+from .kv_codecs import Codec
 from .kv_intake import wire_shape
 from .kv_tcp_dial import dial, why_not
 from .kv_tcp_socket import Fare, SocketChannel, TcpOptions, fare, pace
@@ -38,6 +39,7 @@ class Means:
     clock: Clock
     options: TcpOptions
     tls: TlsContexts | None
+    codecs: Mapping[str, Codec]
 
 
 class Way(Protocol):
@@ -139,8 +141,22 @@ class LaneWorker:
             with self._changed:
                 self._way.tell(self._outbox.fail(due.transfer, due.attempt, "sequence_closed"))
             return
+        parts = self._parts(due, chunk)
+        with self._changed:
+            self._outbox.crossing(due, sum(part.nbytes for part in parts))
+        stream.send(due.frame(wire_shape(chunk.shape), parts), parts)
+
+    def _parts(self, due: ChunkDue, chunk: KvChunk) -> list[memoryview]:
+        """The payload as it crosses."""
         payload = chunk.data.cast("B")
-        stream.send(due.frame(wire_shape(chunk.shape), payload), payload)
+        if not due.codec:
+            return [payload]
+        clock, began = self._means.clock, self._means.clock.now()
+        parts = self._means.codecs[due.codec].pack(payload, chunk.shape.dtype)
+        now, size = clock.now(), sum(part.nbytes for part in parts)
+        with self._changed:
+            self._outbox.packing.learned(due.codec, payload.nbytes, size, now - began, now)
+        return parts
 
     # -- the connection -----------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ import threading
 
 from ..core.errors import FrameError
 from ..core.wire import ChunkFrame, Reason, Refuse
-from .kv_intake import Intake, Session
+from .kv_intake import Intake
+from .kv_session import Session
 from .kv_tcp_socket import SocketChannel, TcpOptions, listen, tune
 from .kv_tcp_stream import TcpStream
 from .kv_tcp_tls import TlsChannel, TlsContexts
@@ -137,7 +138,7 @@ class KvListener:
             if isinstance(place, Reason):
                 stream.skip_payload()
             else:
-                stream.read_payload(place.view)
+                stream.read_payload(session.target(frame, place))
         except OSError:
             session.cut_short(frame, place)
             raise

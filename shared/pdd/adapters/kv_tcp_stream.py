@@ -4,6 +4,8 @@ Reading and writing may be done by two threads; `hang_up` by any; `close` only w
 FrameError.
 """
 
+from collections.abc import Sequence
+
 from ..core.wire import PAYLOAD_MAX, Decoder, Frame, encode
 from .kv_tcp_socket import Channel
 
@@ -23,12 +25,9 @@ class TcpStream:
 
     # -- out ----------------------------------------------------------------------------------------------------------
 
-    def send(self, frame: Frame, payload: memoryview | None = None) -> None:
-        """Raises TimeoutError when nothing left for a whole silence."""
-        buffers = [memoryview(encode(frame))]
-        if payload is not None:
-            buffers.append(payload)
-        self._channel.send(buffers)
+    def send(self, frame: Frame, parts: Sequence[memoryview] = ()) -> None:
+        """The frame and its payload's parts. Raises TimeoutError when nothing left for a whole silence."""
+        self._channel.send([memoryview(encode(frame)), *parts])
 
     # -- in -----------------------------------------------------------------------------------------------------------
 

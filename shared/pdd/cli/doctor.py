@@ -15,7 +15,7 @@ from rich.table import Table
 from ..adapters.credentials import Credentials
 from ..adapters.local_servers import Login
 from ..core.errors import PddError, SettingsError
-from ..runtime.settings import IndexSettings, ServiceSettings, read_settings
+from ..runtime.settings import ServiceSettings, read_settings
 from .doctor_looks import broker, certificates, collector, own_port, redis, router, versions
 from .doctor_place import Finding, Place, State, bad
 from .processes import alive
@@ -60,13 +60,11 @@ def _place(run: RunDirectory) -> Place:
     deployed = run.read()
     if deployed and "nats_url" not in settings.model_fields_set:
         return _laptop(deployed)
-    at_index = bool(settings.redis_url or Credentials(settings.credentials_dir).redis_password)
-    default_redis = str(IndexSettings.model_fields["redis_url"].default)
     return Place(
         site=settings.site,
         nats_url=settings.nats_url,
         credentials=Credentials(settings.credentials_dir),
-        redis_url=(settings.redis_url or default_redis) if at_index else None,
+        redis_url=settings.redis_url or None,
         router=None,
         otlp_endpoint=settings.otlp_endpoint or None,
         model_dir=settings.model_dir,

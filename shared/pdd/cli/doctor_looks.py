@@ -186,7 +186,7 @@ def _advice(error: Exception) -> str:
 
 async def redis(place: Place) -> list[Finding]:
     if place.redis_url is None:
-        return [skipped("redis", "is of site A's index alone")]
+        return [skipped("redis", "PDD_REDIS_URL is not set: it is of site A's index alone")]
     client = Redis.from_url(
         place.redis_url,
         password=place.credentials.redis_password,

@@ -12,6 +12,7 @@ from .link import CHUNK_BYTES_MIN
 from .messages import Waiting
 from .order import turn
 from .pace import Pace
+from .packing import Packing
 from .unanswered import Item
 from .wire import CloseFrame, Frame, WireShape
 
@@ -26,6 +27,7 @@ class Departures:
         self.shape, self.link, self.pace = shape, pace.link, pace
         self.lanes = [Lane(number, number == 0, pace.link) for number in range(1 + streams)]
         self._chunk_tokens_max, self._streams = chunk_tokens_max, streams
+        self.packing = Packing(streams)
         self._credit_bytes = 0
         self._leaving: dict[TransferId, Leaving] = {}
         self._trickle_at = 0.0  # not before
@@ -154,9 +156,20 @@ class Departures:
         leaving.served_at = now
         transfer, attempt, size = leaving.effect.transfer, leaving.attempt, self._bytes(stop - start)
         lane.sent.add(Item("chunk", transfer, attempt, start, stop), size, now, leaving.small)
+        codec = self._codec(now)
         if not leaving.small:
-            self.pace.sent(size, now)
-        return ChunkDue(transfer, attempt, leaving.effect.key, start, stop)
+            self.pace.sent(self.packing.crossing(codec, size), now)
+        return ChunkDue(transfer, attempt, leaving.effect.key, start, stop, codec)
+
+    def _codec(self, now: float) -> str:
+        """Capacity counts bytes as they cross, where the kernel tells; else what was answered is taken for that."""
+        return self.packing.choose(self.link.capacity.bytes_per_s or self.link.bytes_per_s(now), now)
+
+    def crossing(self, due: ChunkDue, packed_bytes: int) -> None:
+        """The chunk leaves in so many bytes."""
+        leaving = self._leaving.get(due.transfer)
+        if leaving and leaving.attempt == due.attempt:
+            leaving.crossed_bytes += packed_bytes
 
     def _chunk_tokens(self, now: float) -> int:
         return self._power(max(self.link.chunk_bytes(now) // self._streams, CHUNK_BYTES_MIN))

@@ -1,6 +1,7 @@
 """One transfer on its way out, and the chunk of it that is due."""
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .effects import OpenTransfer
@@ -17,9 +18,10 @@ class ChunkDue:
     key: Key
     start: int
     stop: int
+    codec: str = ""  # pack it so
 
-    def frame(self, shape: WireShape, payload: memoryview, codec: str = "") -> ChunkFrame:
-        """What goes before `payload`: all layers of these tokens, as they cross."""
+    def frame(self, shape: WireShape, parts: Sequence[memoryview]) -> ChunkFrame:
+        """What goes before the payload's parts: all layers of these tokens, as they cross."""
         return ChunkFrame(
             self.transfer,
             self.attempt,
@@ -29,9 +31,9 @@ class ChunkDue:
             0,
             shape.layers,
             shape.dtype,
-            checksum(payload),
-            payload.nbytes,
-            codec,
+            checksum(*parts),
+            sum(part.nbytes for part in parts),
+            self.codec,
         )
 
 
@@ -49,7 +51,7 @@ class Leaving:
     close_sent: bool = False
     close_answered: bool = False
     sent_tokens: int = 0
-    acked_bytes: int = 0
+    crossed_bytes: int = 0  # payload as it left, packed or not
     began_at: float | None = None
     served_at: float = 0.0  # the last chunk left
 

@@ -3,6 +3,8 @@
 What was on a connection that broke is sent again on another; a transfer fails only where none can be made, or none gets on.
 """
 
+from collections.abc import Sequence
+
 from .departures import Departures
 from .events import Event, KvAcked, KvCloseAcked, TransferFailed
 from .ids import TransferId
@@ -28,16 +30,24 @@ FRUITLESS_MAX = 2  # connections that ended before anything sent on them was ans
 
 class Outbox(Departures):
     def __init__(
-        self, shape: WireShape, pace: Pace, *, silence_s: float, chunk_tokens_max: int, streams: int = 1
+        self,
+        shape: WireShape,
+        pace: Pace,
+        *,
+        silence_s: float,
+        chunk_tokens_max: int,
+        streams: int = 1,
+        codecs: Sequence[str] = (),
     ) -> None:
         super().__init__(shape, pace, chunk_tokens_max=chunk_tokens_max, streams=streams)
-        self._silence_s = silence_s
+        self._silence_s, self._codecs = silence_s, codecs
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
     def connected(self, lane: Lane, hello: Hello, now: float, round_trip_s: float) -> None:
         lane.connected(now)
         self._credit_bytes = hello.credit_bytes
+        self.packing.codecs = [codec for codec in self._codecs if codec in hello.codecs]
         if not self.link.inflight_bytes:
             self.link.on_round_trip(round_trip_s)
 
@@ -57,9 +67,8 @@ class Outbox(Departures):
 
     def _acked(self, lane: Lane, item: Item, now: float) -> list[Event]:
         events = self._lose_before(lane, item, now)
-        sent = lane.sent.answer(item, now)
-        if leaving := self._current(item):
-            leaving.acked_bytes += sent.size if sent else 0
+        lane.sent.answer(item, now)
+        if self._current(item):
             events.append(KvAcked(item.transfer, item.start, item.stop))
         return events + self._end_if_whole(item, now)
 
@@ -80,7 +89,7 @@ class Outbox(Departures):
             return []
         self._forget(item.transfer)
         began = now if leaving.began_at is None else leaving.began_at
-        return [KvCloseAcked(item.transfer, leaving.acked_bytes, now - began)]
+        return [KvCloseAcked(item.transfer, leaving.crossed_bytes, now - began)]
 
     def _refused(self, lane: Lane, item: Item, reason: str, now: float) -> list[Event]:
         events = self._lose_before(lane, item, now)

@@ -87,6 +87,12 @@ def routes(
 
 def line_seconds(sender: Candidate, receiver: Candidate, tokens: int, given: RoutingSettings) -> float:
     """For the KV of `tokens` to cross from one worker to another, behind what already waits."""
+    rtt_s, queued_s, token_s = _way(sender, receiver, given)
+    return rtt_s / 2 + queued_s + tokens * token_s
+
+
+def _way(sender: Candidate, receiver: Candidate, given: RoutingSettings) -> tuple[float, float, float]:
+    """The line between them: its round trip, seconds for what waits on it, seconds for the KV of one token."""
     near = sender.peer.site == receiver.peer.site
     prior = LineState(
         receiver.peer.site,
@@ -96,7 +102,25 @@ def line_seconds(sender: Candidate, receiver: Candidate, tokens: int, given: Rou
     )
     line = sender.lines.get(receiver.peer.site, prior)
     rate = line.bytes_per_s or prior.bytes_per_s
-    return line.rtt_s / 2 + (line.queued_bytes + tokens * sender.card.bytes_per_token) / rate
+    return line.rtt_s, line.queued_bytes / rate, sender.card.bytes_per_token / rate
+
+
+def _after_prefill(prompt: int, p: Candidate, to: Candidate, terms: dict[str, float], given: RoutingSettings) -> float:
+    """Seconds from the end of prefill until the KV is whole at `to`: P streams chunks while it computes.
+
+    Its own bytes leave from when its prefill begins, behind those that wait on the line and those that P will compute before.
+    """
+    rtt_s, queued_s, token_s = _way(p, to, given)
+    missed = max(0, prompt - to.hit)
+    before_s = queued_s + _waiting(p) * token_s
+    whole_s = max(before_s, terms["queue"]) + missed * token_s - terms["queue"] - terms["prefill"]
+    last_s = min(missed, given.chunk_tokens, prompt - p.hit) * token_s
+    return rtt_s / 2 + max(whole_s, last_s)
+
+
+def _waiting(worker: Candidate) -> int:
+    """Prompt tokens to be computed before a new request's."""
+    return max(worker.load.waiting_tokens, worker.assigned_tokens)
 
 
 def _prefill_rate(worker: Candidate, given: RoutingSettings) -> float:
@@ -106,7 +130,7 @@ def _prefill_rate(worker: Candidate, given: RoutingSettings) -> float:
 def _prefill_terms(prompt: int, p: Candidate, given: RoutingSettings) -> dict[str, float]:
     rate = _prefill_rate(p, given)
     missed = max(1, prompt - p.hit)
-    return {"queue": max(p.load.waiting_tokens, p.assigned_tokens) / rate, "prefill": missed / rate}
+    return {"queue": _waiting(p) / rate, "prefill": missed / rate}
 
 
 def _step(worker: Candidate, given: RoutingSettings) -> float:
@@ -114,12 +138,9 @@ def _step(worker: Candidate, given: RoutingSettings) -> float:
 
 
 def _direct(prompt: int, p: Candidate, m: Candidate, given: RoutingSettings) -> Route:
-    """P streams chunks while it computes, so the line shows only where it outlasts prefill, or for its last chunk."""
+    """The line shows only where it outlasts prefill, or for the last chunk."""
     terms = _prefill_terms(prompt, p, given)
-    missed = max(0, prompt - m.hit)
-    whole = line_seconds(p, m, missed, given)
-    last = line_seconds(p, m, min(missed, given.chunk_tokens, prompt - p.hit), given)
-    terms["line"] = max(whole - terms["queue"] - terms["prefill"], last)
+    terms["line"] = _after_prefill(prompt, p, m, terms, given)
     terms["main_step"] = _step(m, given)
     terms["main_load"] = m.fullness * given.full_batch_s
     return Route("P-MD", Cast(p.peer, None, m.peer), terms)
@@ -130,8 +151,7 @@ def _relayed(prompt: int, p: Candidate, r: Candidate, m: Candidate | None, given
     if r is p:
         terms["host_price"] = given.host_price_s
     else:
-        missed = max(0, prompt - r.hit)
-        terms["near"] = line_seconds(p, r, min(missed, given.chunk_tokens), given)
+        terms["near"] = _after_prefill(prompt, p, r, terms, given)
     terms["relay_step"] = _step(r, given)
     terms["relay_load"] = r.fullness * given.full_batch_s
     terms["relay_price"] = given.relay_price_s
@@ -154,7 +174,7 @@ def _main_alone(prompt: int, p: Candidate, m: Candidate, given: RoutingSettings)
 def _alone(name: str, prompt: int, worker: Candidate, given: RoutingSettings) -> Route:
     rate = _prefill_rate(worker, given)
     terms = {
-        "queue": max(worker.load.waiting_tokens, worker.assigned_tokens) / rate,
+        "queue": _waiting(worker) / rate,
         "prefill": max(1, prompt - worker.hit) / rate,
         "load": worker.fullness * given.full_batch_s,
     }

@@ -180,8 +180,14 @@ _DECODERS: Final = {kind: msgspec.msgpack.Decoder(frame) for kind, frame in _KIN
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
 
-def checksum(payload: bytes | bytearray | memoryview) -> int:
-    return xxhash.xxh3_64_intdigest(payload)
+def checksum(*parts: bytes | bytearray | memoryview) -> int:
+    """Of a payload in as many parts as it lies in."""
+    if len(parts) == 1:
+        return xxhash.xxh3_64_intdigest(parts[0])
+    whole = xxhash.xxh3_64()
+    for part in parts:
+        whole.update(part)
+    return whole.intdigest()
 
 
 def encode(frame: Frame) -> bytes:

@@ -36,4 +36,6 @@ class Bounds:
                 continue
             waited = laws.ended_at[name] - max(self.calm_at, laws.submitted_at[name])
             if waited > self.end_s:
-                raise Violation("every wait ends", f"{name} ended {waited:.1f} s after calm, more than {self.end_s:.1f}")
+                raise Violation(
+                    "every wait ends", f"{name} ended {waited:.1f} s after calm, more than {self.end_s:.1f}"
+                )

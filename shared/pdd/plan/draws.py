@@ -12,13 +12,13 @@ from ..core.ids import RequestId, Role
 from ..core.policies import POLICIES
 from ..core.routing import RoutingSettings
 from ..core.singular import SingularSettings
+from .entries import STORM_S, Act, ActOn, Timed
 from .house import EngineSpec, HouseSpec
 from .stages import Stage, member
 
 if TYPE_CHECKING:
-    from .storm import Act, Storm
+    from .storm import Storm
 
-STORM_S = 20.0
 WORKERS = (Role.PREFILL, Role.RELAY, Role.MAIN)
 SLOW = EngineCost(step_s=0.15, prefill_tokens_per_s=200.0, import_bytes_per_s=1e5)
 SITES: list[dict[str, str]] = [{}, {}, {"m2": "c"}, {"p2": "c"}, {"r2": "b"}, {"m1": "a"}, {"m1": "c", "m2": "a"}]
@@ -90,7 +90,9 @@ class Schedule:
             ("reorder", rng.choice([0, 0.05, 0.2]), {"late_s": rng.choice([0.3, 1.0, 4.0])}),
         ):
             if chance:
-                self._once(name, 0.0, partial(faults.weather, **{name: chance}, **more), f"{name} {chance} {more or ''}")
+                self._once(
+                    name, 0.0, partial(faults.weather, **{name: chance}, **more), f"{name} {chance} {more or ''}"
+                )
         if rng.random() < 0.4:
             chances = {"lose": 0.05, "double": 0.1, "delay": 0.1, "damage": 0.1, "cut": 0.02, "late_s": 0.3}
             fault = RandomFaults(self.house.world.rng, **chances)
@@ -122,7 +124,7 @@ class Schedule:
         start, seconds, kind, act = self.rng.uniform(0, STORM_S - 8), *self._line_fault()
         self._once(kind, start, act, f"{kind} for {seconds:.1f} s")
 
-    def _line_fault(self) -> tuple[float, str, "Act"]:
+    def _line_fault(self) -> tuple[float, str, Act]:
         (one, other), seconds = self._two_sites(), self.rng.uniform(0.5, 8)
         kind = self.rng.choice(["cut-line", "stall-line"])
         bad = self.faults.cut_line if kind == "cut-line" else self.faults.stall_line
@@ -132,7 +134,7 @@ class Schedule:
         start, seconds, kind, act = self.rng.uniform(0, STORM_S - 8), *self._bus_fault()
         self._once(kind, start, act, f"{kind} for {seconds:.1f} s")
 
-    def _bus_fault(self) -> tuple[float, str, "Act"]:
+    def _bus_fault(self) -> tuple[float, str, Act]:
         """Between sites, or all that one process says or hears."""
         rng, faults, seconds = self.rng, self.faults, self.rng.uniform(0.5, 10)
         one, other = self._two_sites()
@@ -163,16 +165,12 @@ class Schedule:
             self._once(kind, start, partial(self.faults.pause, name, seconds), f"pause {name} for {seconds:.1f} s")
 
     def _crash(self, name: str, role: Role, when: float) -> None:
-        from .storm import Timed
-
         down = self.rng.choice([0.01, 0.3, 1.0, 3.0])
         crash = Timed(when, f"crash-{role.value}", partial(self.faults.crash, name))
         back = Timed(when + down, "", partial(self.faults.restart, name))
         self.storm.entry(f"crash {name} for {down} s", crash, back)
 
-    def _once(self, kind: str, when: float, act: "Act", told: str = "") -> None:
-        from .storm import Timed
-
+    def _once(self, kind: str, when: float, act: Act, told: str = "") -> None:
         self.storm.entry(told or kind, Timed(when, kind, act))
 
     # -- faults at their stage ----------------------------------------------------------------------------------------
@@ -182,15 +180,14 @@ class Schedule:
         rng, at = self.rng, self.rng.choice(list(Stage))
         role, seconds, down = rng.choice(WORKERS), rng.uniform(0.3, 6), rng.choice([0.01, 0.3, 3.0])
         (line_s, line_kind, cut), (bus_s, bus_kind, block) = self._line_fault(), self._bus_fault()
-        kind, told, act = rng.choice(
-            [
-                ("leave", "leave", self.faults.leave),
-                (f"crash-{role.value}", f"crash {role.value} for {down} s", partial(self._down, role, down)),
-                (f"pause-{role.value}", f"pause {role.value} for {seconds:.1f} s", partial(self._pause, role, seconds)),
-                (line_kind, f"{line_kind} for {line_s:.1f} s", lambda request: cut()),
-                (bus_kind, f"{bus_kind} for {bus_s:.1f} s", lambda request: block()),
-            ]
-        )
+        choices: list[tuple[str, str, ActOn]] = [
+            ("leave", "leave", self.faults.leave),
+            (f"crash-{role.value}", f"crash {role.value} for {down} s", partial(self._down, role, down)),
+            (f"pause-{role.value}", f"pause {role.value} for {seconds:.1f} s", partial(self._pause, role, seconds)),
+            (line_kind, f"{line_kind} for {line_s:.1f} s", lambda request: cut()),
+            (bus_kind, f"{bus_kind} for {bus_s:.1f} s", lambda request: block()),
+        ]
+        kind, told, act = rng.choice(choices)
         self.storm.ambush(f"{told}, when {at.name.lower()}", kind, at, act)
 
     def _down(self, role: Role, seconds: float, request: RequestId) -> None:

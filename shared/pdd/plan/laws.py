@@ -84,7 +84,9 @@ class Laws:
                 raise Violation("the end", f"{who} yields {key} after its last output")
             if key in self.promised:
                 raise Violation("promise", f"{who} yields {key} after it promised not to")
-            beyond = [i for i, one in self.written.get(key, {}).items() if i >= fence and one.writer.role is not Role.MAIN]
+            beyond = [
+                i for i, one in self.written.get(key, {}).items() if i >= fence and one.writer.role is not Role.MAIN
+            ]
             if beyond:
                 raise Violation("fence", f"{key} has {beyond} before {who} yields at {fence}")
         elif known != fence:
@@ -177,7 +179,9 @@ class Laws:
         lost = machine.fleet.lost(message.receiver, machine.now)
         promised = Key(message.request, message.epoch) in self.promised
         if message.receiver.role is Role.MAIN and not (refused or lost or promised):
-            raise Violation("who parts", f"{message.receiver} is sent away from {message.request} without RLD's promise")
+            raise Violation(
+                "who parts", f"{message.receiver} is sent away from {message.request} without RLD's promise"
+            )
 
     @staticmethod
     def _cuts(machine: Router) -> None:

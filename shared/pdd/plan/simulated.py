@@ -3,7 +3,7 @@
 `House` shows what happens to each byte of a few workers; this shows what clients of hundreds see.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ from ..sim.store import SimStore
 from ..sim.striding import StridingBatch
 from ..sim.tally import Tally
 from ..sim.wires import Wires
-from ..sim.workload import Load
+from ..sim.workload import Load, Session
 from ..sim.world import World
 
 PAGE_TOKENS = HASH_BLOCK
@@ -113,6 +113,9 @@ class SimFleet:
     world: World = field(init=False)
     workers: dict[str, SimWorker] = field(default_factory=dict, init=False)
     tally: Tally = field(default_factory=Tally, init=False)
+    starts: Callable[[], Iterator[tuple[float, Session]]] | None = field(
+        default=None, init=False
+    )  # instead of the load's own times
 
     def __post_init__(self) -> None:
         plan = self.plan
@@ -255,11 +258,12 @@ class SimFleet:
         """Play the whole load. `told` is called each simulated second. With `drain_s` the run ends so long after `duration_s`."""
         until = float("inf") if drain_s is None else self.load.duration_s + drain_s
         self.world.run(STARTING_S)
-        self.clients.play(self.load.timed(self.seed, base))
+        self.clients.play(self.starts() if self.starts else self.load.timed(self.seed, base))
         while not self.clients.done and self.clients.now < until:
             self.world.run(self.world.now() + 1.0)
             told(self.clients.now, self.clients.under_way)
-        self.clients.stop()
+        courses = self.router_machine.courses
+        self.clients.stop(lambda request: courses[request].report if request in courses else None)
         run = self.run_record
         run.seconds = self.clients.now
         run.facts |= self._facts()

@@ -18,33 +18,12 @@ from ..sim.world import Node
 from . import draws
 from .bounds import Bounds
 from .coverage import Coverage
+from .entries import STORM_S, Act, ActOn, Ambush, Timed
 from .faults import Faults
 from .house import Client, House
 from .laws import Laws, Violation
 from .stages import Stage, stage
 from .story import request_in
-
-STORM_S = 20.0
-Act = Callable[[], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Timed:
-    """One action of an entry. `kind` names the fault; "" for what only undoes one."""
-
-    at: float
-    kind: str
-    act: Act
-
-
-@dataclass(slots=True)
-class Ambush:
-    """Waits for the first request to reach a stage."""
-
-    stage: Stage
-    name: str
-    kind: str
-    act: Callable[[RequestId], None]
 
 
 @dataclass(slots=True)
@@ -83,7 +62,7 @@ class Storm:
             for timed in acts:
                 self.house.world.call_later(timed.at, partial(self._act, name, timed.kind, timed.act))
 
-    def ambush(self, name: str, kind: str, at: Stage, act: Callable[[RequestId], None]) -> None:
+    def ambush(self, name: str, kind: str, at: Stage, act: ActOn) -> None:
         if self._enters(name):
             self.ambushes.append(Ambush(at, name, kind, act))
 

@@ -12,6 +12,8 @@ from ..core import messages as msg
 from ..core.ids import RequestId
 from ..sim.world import Node
 
+REPEATED = (msg.Assignment, msg.Ticket, msg.MainReady, msg.Ask, msg.Release)
+
 
 @dataclass(slots=True)
 class Run:
@@ -35,19 +37,18 @@ class Story:
     request: RequestId
     lines: list[str] = field(default_factory=list)
     _runs: list[Run] = field(default_factory=list)
-    _told: dict[tuple[str, str], None] = field(default_factory=dict)
+    _told: dict[object, None] = field(default_factory=dict)
 
     def check(self, node: Node, event: ev.Event, effects: list[fx.Effect]) -> None:
         at, who = node.world.now(), _name(node)
         mine = [effect for effect in effects if _request_of(effect) == self.request]
         for what, then, start, stop in _outputs(event, mine):
             self._run(Run(at, who, what, then, start, stop))
-        done = [word for word in (_done(event, effect) for effect in mine) if word]
-        done = [word for word in done if self._is_new(who, word)]
+        done = [word for effect in mine if (word := _done(event, effect)) and self._is_new(who, effect)]
         said = _said(event) if request_in(event) == self.request else ""
         if done or said:
             self._flush()
-            self.lines.append(_line(at, who, said or _cause(event), ", ".join(done)))
+            self.lines.append(_line(at, who, (said or _cause(event)) + _plan(mine), ", ".join(done)))
 
     def tell(self, at: float, what: str) -> None:
         """Something that was done to the house."""
@@ -58,12 +59,20 @@ class Story:
         self._flush()
         return "".join(f"{line}\n" for line in self.lines)
 
-    def _is_new(self, who: str, word: str) -> bool:
-        """A state that is repeated until it is answered is told once."""
-        if not word.startswith(("Ticket", "MainReady")):
+    def _is_new(self, who: str, effect: fx.Effect) -> bool:
+        """What is repeated until it is answered is told once; but a Yield, each time."""
+        if not isinstance(effect, fx.Send) or not isinstance(effect.message, REPEATED):
             return True
-        new = (who, word) not in self._told
-        self._told[who, word] = None
+        message = effect.message
+        key = (
+            who,
+            effect.to.name,
+            type(message),
+            message.epoch,
+            getattr(message, "serial", getattr(message, "start", 0)),
+        )
+        new = key not in self._told
+        self._told[key] = None
         return new
 
     def _run(self, run: Run) -> None:
@@ -172,6 +181,14 @@ def _cause(event: ev.Event) -> str:
     return type(event).__name__
 
 
+def _plan(effects: list[fx.Effect]) -> str:
+    """Which epoch begins, if one does."""
+    for effect in effects:
+        if isinstance(effect, fx.Send) and isinstance(effect.message, msg.Assignment):
+            return f", epoch {effect.message.epoch} from {effect.message.base}"
+    return ""
+
+
 def _done(event: ev.Event, effect: fx.Effect) -> str:
     match effect:
         case fx.Send(to, message):
@@ -184,7 +201,7 @@ def _done(event: ev.Event, effect: fx.Effect) -> str:
             return f"Reject: {status} {code}"
         case fx.OpenTransfer(receiver=receiver):
             return f"OpenTransfer {receiver.name}"
-        case fx.OpenSequence() | fx.CloseSequence() | fx.Hush() | fx.ImportKv():
+        case fx.CloseSequence() | fx.Hush() | fx.ImportKv():
             return type(effect).__name__
     return ""
 
@@ -195,8 +212,6 @@ def _sent(event: ev.Event, to: str, message: msg.Message) -> str:
         case msg.Tokens(parts):
             told = ", ".join(_range(part.start, part.stop) for part in parts)
             return "" if isinstance(event, ev.StepDone) else f"Tokens {told} to {to}"
-        case msg.Assignment(_, epoch):
-            return f"{kind} {to} (epoch {epoch}, from {message.base})"
         case msg.Yield(_, _, fence):
             return f"Yield at {fence} to {to}"
         case msg.Ask(_, _, start):

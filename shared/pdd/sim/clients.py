@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from ..core.effects import Complete, Deliver, Reject
+from ..core.effects import Complete, Deliver, Reject, RequestReport
 from ..core.events import RequestSubmitted
 from ..core.ids import RequestId, Role
 from ..core.sampling import Sampling
@@ -70,12 +70,14 @@ class SimClients:
         for _ in range(self._load.at_once or 1):
             self._next_session()
 
-    def stop(self) -> None:
+    def stop(self, report_of: Callable[[RequestId], RequestReport | None]) -> None:
         """The run is over: whoever has had two outputs counts with what came, the others have failed."""
-        for one in self._open.values():
+        for request, one in self._open.items():
             one.record.last_s = one.last_s if one.record.second_s is not None else self.now
             if one.record.second_s is None:
                 one.record.error = "unfinished"
+            if report := report_of(request):
+                self._note(one.record, report)
         self._open.clear()
 
     @property
@@ -166,9 +168,12 @@ class SimClients:
         self._run.gaps.add(gap, times)
 
     def complete(self, effect: Complete) -> None:
-        one, report = self._open.pop(effect.request), effect.report
-        record = one.record
-        record.last_s = one.last_s
+        one = self._open.pop(effect.request)
+        one.record.last_s = one.last_s
+        self._note(one.record, effect.report)
+        self._answered(effect.request, one, tuple(effect.report.ids))
+
+    def _note(self, record: Record, report: RequestReport) -> None:
         record.route, record.epochs = report.route, report.epochs
         record.hit = {role: tokens * self._grain for role, tokens in report.hit.items()}
         for role, start, stop in report.spoke:
@@ -179,7 +184,6 @@ class SimClients:
                 record.wan_s = max(record.wan_s, float(transfer["seconds"]))
             else:
                 record.near_bytes += int(transfer["bytes"])
-        self._answered(effect.request, one, tuple(report.ids))
 
     def reject(self, effect: Reject) -> None:
         one = self._open.pop(effect.request)

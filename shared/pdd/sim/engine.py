@@ -84,6 +84,7 @@ class SimEngine:
         self.alive = True
         self.busy_s = 0.0
         self.steps = 0
+        self.first_step_s: float | None = None  # when its first step began
 
     # -- the port -----------------------------------------------------------------------------------------------------
 
@@ -156,6 +157,8 @@ class SimEngine:
             self._flush()
 
     def _run(self, plan: StepPlan) -> None:
+        if self.first_step_s is None:
+            self.first_step_s = self._world.now()
         steps = self._steps_alike(plan) if self._stride_most > 1 else 1
         if steps > 1 and self.batch.reserve(steps):
             return self._run_stride(plan, steps)

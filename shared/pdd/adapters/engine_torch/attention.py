@@ -14,90 +14,123 @@ from torch import Tensor
 from ...core.steps import Slice
 from .blocks import Part, attend_block, merge
 from .pages import KvPages, runs
+from .rows import RowKernel, Run, SeenRuns
 
 SHORT_RUN = 128  # tokens; where runs are shorter on average, gathering them first is quicker than a call for each
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows [first, last) of the step are one sequence's. All see the tokens in `runs` of slots (first, last), or in `gathered` slots.
+    """Rows [first, last) of the step are one sequence's. All see the tokens in `runs`, whose slots are `gathered` if they are many.
 
     One row alone finds itself there; of several each also sees those of its span up to itself.
     """
 
     first: int
     last: int
-    runs: tuple[tuple[int, int], ...]
+    runs: tuple[Run, ...]
     gathered: Tensor | None
+
+    @property
+    def alone(self) -> bool:
+        return self.last - self.first == 1
 
 
 @dataclass(frozen=True, slots=True)
 class StepTables:
-    """`slots` and `positions` of each row; `spans` in the order of rows."""
+    """`slots` and `positions` of each row; `spans` in the order of rows. `singles`: what the kernel needs of rows that are alone."""
 
-    kv: KvPages
     slots: Tensor
     positions: Tensor
     spans: tuple[Span, ...]
+    singles: SeenRuns | None
+    single_rows: Tensor | None  # None: all are
 
 
-def lay_tables(slices: Sequence[Slice], kv: KvPages) -> StepTables:
-    device, size = kv.kv.device, kv.page_size
-    spans, slots, positions = [], [], []
-    for part in slices:
-        pages = part.sequence.pages
-        first = len(slots)
-        for low, high in runs(pages, size, part.start, part.stop):
-            slots += range(low, high)
-        positions += range(part.start, part.stop)
-        alone = part.stop - part.start == 1
-        seen = tuple(runs(pages, size, 0, part.stop if alone else part.start))
-        scattered = len(seen) > 2 and part.stop < len(seen) * SHORT_RUN
-        gathered = torch.cat([torch.arange(*run, device=device) for run in seen]) if scattered else None
-        spans.append(Span(first, len(slots), seen, gathered))
-    return StepTables(kv, torch.tensor(slots, device=device), torch.tensor(positions, device=device), tuple(spans))
+class PagedAttention:
+    """Of one engine: `heads` query heads over its pages."""
 
+    def __init__(self, kv: KvPages, heads: int, threads: int = 1, kernel: bool = True) -> None:
+        self.kv = kv
+        self._heads = heads
+        self._kernel = _kernel(kv, threads) if kernel else None
 
-def attend(layer: int, fused: Tensor, heads: int, tables: StepTables) -> Tensor:
-    """`fused` [rows, heads + 2 * kv_heads, head_dim]: query, key and value heads, positions applied -> [rows, heads * head_dim]."""
-    tables.kv.put(layer, tables.slots, fused[:, heads:])
-    query = fused[:, :heads].unflatten(1, (tables.kv.shape.kv_heads, -1))
-    out = []
-    for span in tables.spans:
-        if span.last - span.first == 1:
-            out.append(_attend_row(layer, query[span.first], span, tables.kv))
-        else:
-            rows = slice(span.first, span.last)
-            out.append(_attend_rows(layer, query[rows], fused[rows, heads:], span, tables.kv))
-    return out[0] if len(out) == 1 else torch.cat(out)
+    def lay(self, slices: Sequence[Slice]) -> StepTables:
+        slots: list[int] = []
+        positions: list[int] = []
+        spans = []
+        for part in slices:
+            first = len(slots)
+            for low, high in runs(part.sequence.pages, self.kv.page_size, part.start, part.stop):
+                slots += range(low, high)
+            positions += range(part.start, part.stop)
+            spans.append(self._span(part, first))
+        singles, rows = None, None
+        alone = [span for span in spans if span.alone]
+        if self._kernel is not None and alone:
+            singles = self._kernel.lay([span.runs for span in alone])
+            rows = None if len(alone) == len(spans) else self._tensor([span.first for span in alone])
+        return StepTables(self._tensor(slots), self._tensor(positions), tuple(spans), singles, rows)
 
+    def _span(self, part: Slice, first: int) -> Span:
+        rows = part.stop - part.start
+        stop = part.stop if rows == 1 else part.start
+        seen = tuple(runs(part.sequence.pages, self.kv.page_size, 0, stop))
+        scattered = len(seen) > 2 and stop < len(seen) * SHORT_RUN and (rows > 1 or self._kernel is None)
+        gathered = torch.cat([torch.arange(*run, device=self.kv.kv.device) for run in seen]) if scattered else None
+        return Span(first, first + rows, seen, gathered)
 
-def _attend_row(layer: int, query: Tensor, span: Span, kv: KvPages) -> Tensor:
-    """query [kv_heads, group, head_dim]: the heads that share a KV head are rows of one block, so each key is read once."""
-    return merge(_attend_seen(layer, query[:, None], span, kv)).view(1, -1)
+    def _tensor(self, numbers: list[int]) -> Tensor:
+        return torch.tensor(numbers, dtype=torch.long, device=self.kv.kv.device)
 
+    def __call__(self, layer: int, fused: Tensor, tables: StepTables) -> Tensor:
+        """`fused` [rows, heads + 2 * kv_heads, head_dim]: query, key and value heads, positions applied -> [rows, heads * head_dim]."""
+        self.kv.put(layer, tables.slots, fused[:, self._heads :])
+        query = fused[:, : self._heads].unflatten(1, (self.kv.shape.kv_heads, -1))
+        if self._kernel is None or tables.singles is None:
+            return torch.cat([self._attend_span(layer, query, fused, span) for span in tables.spans])
+        if tables.single_rows is None:
+            return self._kernel(layer, query, tables.singles)
+        out = query.new_empty(len(query), self._heads * query.shape[-1])
+        out[tables.single_rows] = self._kernel(layer, query[tables.single_rows], tables.singles)
+        for span in tables.spans:
+            if not span.alone:
+                out[span.first : span.last] = self._attend_span(layer, query, fused, span)
+        return out
 
-def _attend_rows(layer: int, query: Tensor, fresh: Tensor, span: Span, kv: KvPages) -> Tensor:
-    """query [rows, kv_heads, group, head_dim], fresh [rows, 2 * kv_heads, head_dim] -> [rows, heads * head_dim]."""
-    rows, kv_heads, group, head_dim = query.shape
-    query = query.permute(1, 2, 0, 3)
-    keys, values = fresh.transpose(0, 1)[:, None].expand(-1, group, -1, -1).split(kv_heads)
-    parts = [attend_block(query, keys, values, causal=True)]
-    if span.runs:
-        folded = query.reshape(kv_heads, 1, group * rows, head_dim)
-        parts += [
-            Part(part.out.view(kv_heads, group, rows, head_dim), part.log_sum.view(kv_heads, group, rows))
-            for part in _attend_seen(layer, folded, span, kv)
+    def _attend_span(self, layer: int, query: Tensor, fused: Tensor, span: Span) -> Tensor:
+        if span.alone:  # the heads that share a KV head are rows of one block, so each key is read once
+            return merge(self._attend_seen(layer, query[span.first, :, None], span)).view(1, -1)
+        rows = slice(span.first, span.last)
+        return self._attend_rows(layer, query[rows], fused[rows, self._heads :], span)
+
+    def _attend_rows(self, layer: int, query: Tensor, fresh: Tensor, span: Span) -> Tensor:
+        """query [rows, kv_heads, group, head_dim], fresh [rows, 2 * kv_heads, head_dim] -> [rows, heads * head_dim]."""
+        rows, kv_heads, group, head_dim = query.shape
+        query = query.permute(1, 2, 0, 3)
+        keys, values = fresh.transpose(0, 1)[:, None].expand(-1, group, -1, -1).split(kv_heads)
+        parts = [attend_block(query, keys, values, causal=True)]
+        if span.runs:
+            folded = query.reshape(kv_heads, 1, group * rows, head_dim)
+            parts += [
+                Part(part.out.view(kv_heads, group, rows, head_dim), part.log_sum.view(kv_heads, group, rows))
+                for part in self._attend_seen(layer, folded, span)
+            ]
+        return merge(parts).permute(2, 0, 1, 3).reshape(rows, -1)
+
+    def _attend_seen(self, layer: int, query: Tensor, span: Span) -> list[Part]:
+        """query [kv_heads, 1, rows, head_dim] over all tokens that the span sees in pages."""
+        if span.gathered is not None:
+            return [attend_block(query, *self.kv.gather(layer, span.gathered))]
+        keys, values = self.kv.layers[layer]
+        return [
+            attend_block(query, keys.narrow(2, low, high - low), values.narrow(2, low, high - low))
+            for low, high in span.runs
         ]
-    return merge(parts).permute(2, 0, 1, 3).reshape(rows, -1)
 
 
-def _attend_seen(layer: int, query: Tensor, span: Span, kv: KvPages) -> list[Part]:
-    """query [kv_heads, 1, rows, head_dim] over all tokens that the span sees in pages."""
-    if span.gathered is not None:
-        return [attend_block(query, *kv.gather(layer, span.gathered))]
-    keys, values = kv.layers[layer]
-    return [
-        attend_block(query, keys.narrow(2, low, high - low), values.narrow(2, low, high - low))
-        for low, high in span.runs
-    ]
+def _kernel(kv: KvPages, threads: int) -> RowKernel | None:
+    try:
+        return RowKernel(kv, threads)
+    except (ImportError, ValueError):
+        return None

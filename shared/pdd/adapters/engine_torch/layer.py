@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, silu
 
-from .attention import StepTables, attend
+from .attention import PagedAttention, StepTables
 from .linear import Linear
 from .rotary import turn
 from .shape import ModelShape
@@ -17,6 +17,7 @@ from .weights import Weights
 class Step:
     """What every layer of one step needs."""
 
+    attention: PagedAttention
     tables: StepTables
     cos: Tensor
     sin: Tensor
@@ -53,7 +54,7 @@ class Layer:
         fused = self._fused(rms_norm(x, x.shape[1:], self._norm, shape.eps)).view(len(x), -1, shape.head_dim)
         self._norm_heads(fused)
         turn(fused[:, : shape.heads + shape.kv_heads], step.cos, step.sin)
-        x += self._out(attend(self._index, fused, shape.heads, step.tables))
+        x += self._out(step.attention(self._index, fused, step.tables))
         gate, up = self._gate_up(rms_norm(x, x.shape[1:], self._mlp_norm, shape.eps)).chunk(2, -1)
         x += self._down(silu(gate).mul_(up))
         return x

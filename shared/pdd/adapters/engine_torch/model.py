@@ -12,7 +12,7 @@ from torch.nn.functional import embedding, rms_norm
 from transformers import AutoConfig
 
 from ...core.errors import EngineError
-from .attention import StepTables
+from .attention import PagedAttention, StepTables
 from .layer import Layer, Step
 from .linear import Linear
 from .pages import DTYPES
@@ -37,6 +37,7 @@ class PagedModel:
             raise EngineError(f"max_context {max_context} exceeds the {shape.context} tokens that the model attends to")
         self._rotary = Rotary(config, shape.head_dim, DTYPES[dtype], device)
         self._device, self._eps = device, shape.eps
+        self.heads = shape.heads
         self.kv_shape = shape.kv(dtype)
         self.max_context = max_context or shape.context
         with torch.inference_mode():
@@ -50,10 +51,10 @@ class PagedModel:
             self._head = Linear(self._embedding if shape.tied else weights.take(*head))
             weights.end()
 
-    def logits(self, ids: list[int], tables: StepTables, rows: list[int]) -> Tensor:
+    def logits(self, ids: list[int], attention: PagedAttention, tables: StepTables, rows: list[int]) -> Tensor:
         """Writes the KV of every id; logits [len(rows), vocabulary], float32, of the rows that are asked for."""
         x = embedding(torch.tensor(ids, device=self._device), self._embedding)
-        step = Step(tables, *self._rotary.angles(tables.positions))
+        step = Step(attention, tables, *self._rotary.angles(tables.positions))
         for layer in self._layers:
             x = layer(x, step)
         asked = x[torch.tensor(rows, dtype=torch.long, device=self._device)]

@@ -15,7 +15,7 @@ from ...core.ids import Epoch, Key, RequestId
 from ...core.sampling import Sampling
 from ...core.steps import Sequence, Slice, StepPlan, StepResult
 from ...ports import KvChunk, KvShape
-from .attention import lay_tables
+from .attention import PagedAttention
 from .grammar import Masks
 from .model import PagedModel
 from .pages import KvPages, check
@@ -30,6 +30,7 @@ class TorchRunner:
         self._masks = masks
         self._model = model
         self._kv = kv
+        self._attention = PagedAttention(kv, model.heads, threads)
         self._post = post
         self._worker = ThreadPoolExecutor(1, "engine", torch.set_num_threads, (threads,))
 
@@ -90,10 +91,10 @@ class TorchRunner:
     @torch.inference_mode()
     def _step(self, plan: StepPlan) -> StepResult:
         began = perf_counter()
-        tables = lay_tables(plan.slices, self._kv)
+        tables = self._attention.lay(plan.slices)
         ids = [token for part in plan.slices for token in part.sequence.ids[part.start : part.stop]]
         asking = [(span.last - 1, part) for span, part in zip(tables.spans, plan.slices, strict=True) if part.sample]
-        logits = self._model.logits(ids, tables, [row for row, _ in asking])
+        logits = self._model.logits(ids, self._attention, tables, [row for row, _ in asking])
         sampled = sample_rows(logits, [part for _, part in asking], self._masks)
         return StepResult(sampled, perf_counter() - began)
 
