@@ -18,6 +18,7 @@ from .adapters.bus_nats import NatsBus
 from .adapters.credentials import Credentials
 from .adapters.engine_steps import SteppingEngine
 from .adapters.kv_tcp import TcpKvLink
+from .adapters.kv_tcp_tls import TlsFiles
 from .adapters.model_files import fingerprint
 from .adapters.notes_otel import OtelNotes
 from .adapters.prefix_redis import RedisPrefixStore
@@ -140,6 +141,7 @@ def _open_kv(process: Process, settings: WorkerSettings, engine: SteppingEngine)
         clock=process.clock,
         staging_bytes=settings.staging_bytes,
         advertise=settings.kv_address or _own_address(settings),
+        tls=_kv_tls(process, settings),
     )
     try:
         kv.start()
@@ -147,6 +149,12 @@ def _open_kv(process: Process, settings: WorkerSettings, engine: SteppingEngine)
         at = f"{settings.kv_host}:{settings.kv_port}"
         raise PddError(f"cannot take KV on {at}: {error.strerror or error}; set PDD_KV_PORT to a free port") from None
     return kv
+
+
+def _kv_tls(process: Process, settings: WorkerSettings) -> TlsFiles | None:
+    """Of who sends to another site, and who receives from one. RLD stands next to P."""
+    files = process.credentials.certificate() if settings.kv_tls else None
+    return TlsFiles(*files) if files and process.me.role is not Role.RELAY else None
 
 
 def _own_address(settings: WorkerSettings) -> str | None:

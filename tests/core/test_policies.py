@@ -9,11 +9,11 @@ from pdd.core.policies import POLICIES, Adaptive, CatchUp, OneShot, Progress
 counts = st.integers(0, 5000)
 
 
-def progress(backlog: int, *, reports: int = 1, stuck: int = 0, load: float = 0.0) -> Progress:
-    return Progress(100 + backlog, 100, reports, stuck, load)
+def progress(backlog: int, *, reports: int = 1, last: int = 1 << 30, load: float = 0.0) -> Progress:
+    return Progress(100 + backlog, 100, reports, last, load)
 
 
-progresses = st.builds(Progress, counts, counts, st.integers(1, 80), st.integers(0, 8), st.floats(0, 1))
+progresses = st.builds(Progress, counts, counts, st.integers(1, 80), counts, st.floats(0, 1))
 
 
 @given(progresses)
@@ -27,9 +27,8 @@ def test_catch_up_waits_until_the_backlog_is_small(backlog: int, due: bool) -> N
 
 
 def test_catch_up_yields_when_waiting_gains_nothing_more() -> None:
-    patience = CatchUp().stuck
-    assert not CatchUp().due(progress(100, stuck=patience - 1))
-    assert CatchUp().due(progress(100, stuck=patience))
+    assert not CatchUp().due(progress(100, last=101))
+    assert CatchUp().due(progress(100, last=100))
 
 
 def test_main_decode_ahead_of_what_the_relay_knows_is_no_backlog() -> None:

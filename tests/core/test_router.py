@@ -58,13 +58,13 @@ class Rig:
 
     def wait(self, seconds: float, *, beating: bool = True) -> list[Effect]:
         """Time goes by; returns what it brought."""
-        new, until = [], self.now + seconds
+        before, until = len(self.effects), self.now + seconds
         while self.now < until:
             self.now = round(self.now + T.tick_s, 3)
             if beating and round(self.now % T.beat_s, 3) in (0.0, T.beat_s):
                 self.beat()
-            new += self.do(TimerFired())
-        return new
+            self.do(TimerFired())
+        return self.effects[before:]
 
     def members(self) -> list[Peer]:
         course = self.router.courses.get(Q)

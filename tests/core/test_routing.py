@@ -106,12 +106,14 @@ def test_a_score_is_the_sum_of_its_terms_and_none_is_negative(prompt: int, p_hit
 
 
 def test_waiting_at_prefill_hides_nothing_of_a_requests_own_bytes() -> None:
-    """They leave from when its prefill begins, behind those that P computes before: 2000 tokens of 1000 bytes take 2 s each."""
-    waiting = p(load=EngineLoad(waiting_tokens=2000, prefill_tokens_per_s=1000.0))
-    direct = next(one for one in routes(2000, [waiting], [r()], [m()], GIVEN) if one.name == "P-MD")
-    assert direct.terms["queue"] == 2.0
-    assert direct.terms["line"] < 1.0, "a line as quick as prefill keeps up with it"
-    slow = {"b": LineState("b", 0.25e6, 0.05, 0)}
-    behind = p(load=waiting.load, lines=slow)
-    direct = next(one for one in routes(2000, [behind], [r()], [m()], GIVEN) if one.name == "P-MD")
-    assert direct.terms["line"] == pytest.approx(0.025 + 8.0 + 8.0 - 4.0), "both requests' bytes, less what passes meanwhile"
+    """They leave from when its prefill begins, behind those that P computes before. 2000 tokens are 20 MB and 2 s of prefill."""
+
+    def line_s(bytes_per_s: float) -> float:
+        busy = EngineLoad(waiting_tokens=2000, prefill_tokens_per_s=1000.0)
+        found = routes(2000, [p(load=busy, lines={"b": LineState("b", bytes_per_s, 0.05, 0)})], [r()], [m()], GIVEN)
+        direct = next(one for one in found if one.name == "P-MD")
+        assert (direct.terms["queue"], direct.terms["prefill"]) == (2.0, 2.0)
+        return round(direct.terms["line"], 6)
+
+    assert line_s(40e6) == 0.025 + 256 / 4000, "all but the last chunk has crossed when prefill ends"
+    assert line_s(5e6) == 0.025 + 4 + 4 - 4, "both requests' bytes, less what crosses meanwhile"

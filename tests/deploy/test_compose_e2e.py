@@ -1,6 +1,6 @@
 """Both sites in containers, from the unchanged compose file, over a slow line: a conversation, its trace, and faults in its midst.
 
-The tests share one deployment and leave it whole. The last one ends it.
+The tests share one deployment and leave it whole, but for the last two: one stops it, one starts it again with a real model.
 """
 
 import json
@@ -51,6 +51,8 @@ def test_the_main_worker_takes_over_from_the_relay_while_the_client_reads(sites:
     handed = ask(sites.api, f"hand-over {LONG}", tokens=MANY)
     assert handed.spoke == ["prefill", "relay_decode", "main_decode"]
     assert handed.report["fence"] > 1
+    main = handed.report["workers"]["main_decode"]
+    assert sites.workers()[main]["kv_address"].startswith("tls://")
     assert {one["way"] for one in handed.report["transfers"]} == {"near", "wan"}
     alone = ask(sites.api, f"hand-over {LONG}", tokens=MANY, route="P-MD")
     assert alone.spoke == ["prefill", "main_decode"]
@@ -189,6 +191,20 @@ def test_compose_stop_lets_answers_end_and_every_container_exits_with_0(sites: S
         for container in sites.containers(service):
             codes[service] = sites.state(container)["ExitCode"]
     assert set(codes.values()) == {0}, codes
+
+
+def test_a_real_model_writes_the_same_with_and_without_a_hand_over(sites: Sites) -> None:
+    sites.tell(ENGINE="torch", DTYPE="float32", PAGES="512")
+    sites.up()
+    sites.wait(lambda: sites.hears(*WORKERS), "the router to hear every worker")
+    prompt = f"Name three rivers of Europe. {LONG[:400]}"
+    with sites.shaped_line():
+        handed = ask(sites.api, prompt, tokens=40, headers={"x-pdd-handover-after": "12"})
+    alone = ask(sites.api, prompt, tokens=40, route="P-MD")
+    assert handed.spoke == ["prefill", "relay_decode", "main_decode"]
+    assert handed.report["fence"] >= 12
+    assert alone.spoke == ["prefill", "main_decode"]
+    assert handed.text == alone.text
 
 
 def _span(entry: dict[str, Any]) -> dict[str, Any]:

@@ -36,6 +36,13 @@ class Credentials:
             raise CredentialsError(f"the certificates in {self.folder} cannot be used: {error}") from error
         return context
 
+    def certificate(self) -> tuple[Path, Path, Path] | None:
+        """Certificate, key and authority, where all are there."""
+        found = [self.file(name) for name in ("cert.pem", "key.pem", "ca.pem")]
+        if self.folder is None or None in found:
+            return None
+        return self.folder / "cert.pem", self.folder / "key.pem", self.folder / "ca.pem"
+
     @property
     def nkey_seed(self) -> str | None:
         return self._text("services.nk")

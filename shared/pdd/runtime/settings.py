@@ -69,6 +69,7 @@ class WorkerSettings(ServiceSettings):
     kv_address: str = Field(
         "", description="host:port as P reaches it, when a proxy or NAT stands between; empty: as bound"
     )
+    kv_tls: bool = Field(True, description="encrypt KV between the sites, where credentials_dir has certificates")
     staging_bytes: int = Field(512 * MIB, ge=MIB, description="memory for KV that has landed and is not imported yet")
 
     @field_validator("scripted_cost")

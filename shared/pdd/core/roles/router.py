@@ -95,7 +95,7 @@ class Router:
                 course = self.courses.get(request)  # none: it ended by itself at the same moment
                 if course and course.phase is not Phase.LEARNING:
                     if reason == "stop":
-                        self.emit(Complete(request, Finish("stop"), course.report))
+                        self._tell_end(course, Finish("stop"))
                     self._end(course, reason)
             case DrainWanted():
                 self.draining = True
@@ -466,13 +466,11 @@ class Router:
         self.emit(telling.request_span(course, outcome, self.now))
 
     def _finish(self, course: Course, finish: Finish, speaker: Role) -> None:
-        for effect in telling.measured(course, self.now):
-            self.emit(effect)
         if speaker is Role.RELAY:
             kept = "feature" if casting.unmovable(course, self.fleet, self.now) else "survival"
             reason = "before_fence" if Role.MAIN in course.cast else "cut" if course.cut else kept
             self.emit(Count("pdd_ended_on_relay_total", (("reason", reason),)))
-        self.emit(Complete(course.request, finish, course.report))
+        self._tell_end(course, finish)
         learning, effects = self.cuts.served(course, speaker)
         for effect in effects:
             self.emit(effect)
@@ -480,6 +478,12 @@ class Router:
             self._let_main_learn(course)
         else:
             self._end(course, finish.reason)
+
+    def _tell_end(self, course: Course, finish: Finish) -> None:
+        if course.report.token_at_s:
+            for effect in telling.measured(course, self.now):
+                self.emit(effect)
+        self.emit(Complete(course.request, finish, course.report))
 
     def _let_main_learn(self, course: Course) -> None:
         """P and MD go on without RLD and without a client. A hosting P stays, as P."""
