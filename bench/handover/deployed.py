@@ -3,12 +3,13 @@
 import asyncio
 import json
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from pdd.cli.deployment import Deployment
+from pdd.cli.deployment import Deployment, router_status
 from pdd.cli.fleet import ROUTER, Engine, Fleet, Line
 from pdd.cli.run_directory import RunDirectory
 from tests.models import make_tiny_model
@@ -32,6 +33,17 @@ def with_policy(deployment: Deployment, policy: str) -> None:
     part.env["PDD_POLICY"] = policy
     deployment.end(ROUTER)
     deployment.begin(ROUTER)
+    until = time.monotonic() + PATIENCE_S
+    while not _heard(deployment):
+        if time.monotonic() > until:
+            raise TimeoutError("the router does not hear its workers")
+        time.sleep(0.1)
+
+
+def _heard(deployment: Deployment) -> bool:
+    status = router_status(deployment.router_url.removeprefix("http://"))
+    alive = [worker for worker in (status or {"workers": []})["workers"] if worker["alive"]]
+    return len(alive) == sum(deployment.fleet.workers.values()) + 1  # and the index
 
 
 async def ask(router: str, prompt: list[int], outputs: int, *, stream: bool, route: str) -> bytes:

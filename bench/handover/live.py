@@ -36,9 +36,7 @@ def handed(policy: str, told: dict[str, Any]) -> Handed | None:
 
 
 async def at_once(deployment: Deployment, count: int, seed: int) -> list[dict[str, Any]]:
-    asked = (
-        report(deployment.router_url, prompt(400, seed=seed + i), OUTPUTS, route="P-RLD-MD") for i in range(count)
-    )
+    asked = (report(deployment.router_url, prompt(400, seed=seed + i), OUTPUTS, route="P-RLD-MD") for i in range(count))
     return list(await asyncio.gather(*asked))
 
 

@@ -21,6 +21,7 @@ class Streamed:
 
     streams: int
     tokens: int
+    events: int  # that brought text
     router_cpu_s: float
     seconds: float
 
@@ -44,17 +45,23 @@ async def one_round(deployment: Deployment, streams: int, outputs: int, seed: in
     pid = deployment.record(ROUTER).pid
     before, began = cpu_s(pid), time.monotonic()
     asked = (
-        ask(deployment.router_url, prompt(64, seed=seed + i), outputs, stream=True, route="P-MD") for i in range(streams)
+        ask(deployment.router_url, prompt(64, seed=seed + i), outputs, stream=True, route="P-MD")
+        for i in range(streams)
     )
     answers = await asyncio.gather(*asked)
     assert all(answer.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n") for answer in answers), answers[0][-200:]
-    return Streamed(streams, streams * outputs, cpu_s(pid) - before, time.monotonic() - began)
+    events = sum(answer.count(b'"finish_reason":null') for answer in answers)
+    return Streamed(streams, streams * outputs, events, cpu_s(pid) - before, time.monotonic() - began)
 
 
-def measure(widths: tuple[int, ...], outputs: int, rounds: int) -> list[Streamed]:
-    """Rounds of each width in turn; the first of each, which warms caches and connections, is left out."""
+def measure(cost: str, widths: tuple[int, ...], outputs: int, rounds: int) -> list[Streamed]:
+    """Rounds of each width in turn; the first of each, which warms caches and connections, is left out.
+
+    `cost`: of core/cost.py. With instant engines tokens come faster than they are written, and several share an event; with a
+    real step's cost each comes alone.
+    """
     found = []
-    with deployed(Engine.SCRIPTED, Line(1000.0, 1.0), SCRIPTED_COST="instant") as deployment:
+    with deployed(Engine.SCRIPTED, Line(1000.0, 1.0), SCRIPTED_COST=cost) as deployment:
         for i in range(rounds + 1):
             for streams in widths:
                 done = asyncio.run(one_round(deployment, streams, outputs, 1000 * i + streams))

@@ -63,8 +63,9 @@ def test_one_trace_tells_the_request_across_both_sites(sites: Sites) -> None:
     trace = secrets.token_hex(16)
     told = {"traceparent": f"00-{trace}-{secrets.token_hex(8)}-01"}
     ask(sites.api, f"trace {LONG}", tokens=MANY, headers=told)
+    request = "chat smollm2-135m-instruct"  # as OpenTelemetry's GenAI conventions name it
     expected = {
-        "request",
+        request,
         "route",
         "prefill",
         "prefill.chunk",
@@ -84,7 +85,10 @@ def test_one_trace_tells_the_request_across_both_sites(sites: Sites) -> None:
     entries = sites.wait(spans, f"the spans {sorted(expected)} of trace {trace}")
     services = {_service(entry) for entry in entries}
     assert services == {"pdd-router", "pdd-prefill", "pdd-relay_decode", "pdd-main_decode"}
-    root = next(span for entry in entries if (span := _span(entry))["name"] == "request")
+    root = next(span for entry in entries if (span := _span(entry))["name"] == request)
+    attributes = {one["key"]: one["value"] for one in root["attributes"]}
+    assert attributes["gen_ai.provider.name"] == {"stringValue": "pdd"}
+    assert attributes["gen_ai.usage.output_tokens"] == {"intValue": str(MANY)}
     children = [span for span in map(_span, entries) if span["spanId"] != root["spanId"]]
     assert {span["parentSpanId"] for span in children} == {root["spanId"]}
 

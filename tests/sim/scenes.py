@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from pdd.adapters.kv_memory_lines import Parcel, flipped
 from pdd.core import events as ev
 from pdd.core import messages as msg
 from pdd.core.cost import EngineCost
@@ -17,6 +18,7 @@ from pdd.core.ids import Peer, RequestId, Role
 from pdd.core.messages import Message, Written
 from pdd.core.singular import SingularSettings
 from pdd.core.timeouts import TimeOuts
+from pdd.core.wire import ChunkFrame
 from pdd.plan.faults import Faults, lose
 from pdd.plan.house import Client, EngineSpec, House, HouseSpec
 from pdd.plan.laws import Laws, Violation
@@ -207,6 +209,33 @@ def chunks_of_an_older_epoch_land_nowhere() -> None:
     scene.ends(gap_s=8.0)
 
 
+def a_chunk_that_came_damaged_is_had_again() -> None:
+    """The last one, and the ticket that asks for it is lost: P may not take the transfer for done when its end is answered."""
+    scene = Scene()
+    spoilt, lost = [], []
+
+    def spoil_last(parcel: Parcel) -> list[Parcel]:
+        frame, payload, _ = parcel
+        if isinstance(frame, ChunkFrame) and payload is not None and frame.stop == 200 and not spoilt:
+            spoilt.append(frame)
+            return [parcel._replace(payload=flipped(payload, 0))]
+        return [parcel]
+
+    def lose_first(to: Peer | None, message: Message) -> bool:
+        if lost or not isinstance(message, msg.Ticket) or message.serial != 1:
+            return False
+        lost.append(message)
+        return True
+
+    scene.faults.damage_lines(spoil_last)
+    lose(scene.house, "m1", lose_first)
+    scene.ask(route="P-MD")
+    scene.ends(gap_s=4.0)
+    scene.in_epoch(1)
+    if not (spoilt and lost):
+        raise Violation("scene", f"spoilt {spoilt}, lost {lost}")
+
+
 # -- losses ------------------------------------------------------------------------------------------------------------
 
 
@@ -344,6 +373,7 @@ SCENES: list[Scenery] = [
     the_last_frame_is_asked_for,
     whoever_knows_is_asked,
     chunks_of_an_older_epoch_land_nowhere,
+    a_chunk_that_came_damaged_is_had_again,
     a_line_that_never_heals_ends_the_request,
     a_long_step_is_no_stall,
     a_request_that_a_worker_gave_up_is_lost_at_once,

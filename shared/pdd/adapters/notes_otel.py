@@ -43,7 +43,7 @@ class OtelNotes:
         credentials: Credentials = NO_CREDENTIALS,
         model: str = "",
     ) -> None:
-        """`model`: its name, for metrics under others' names."""
+        """`model`: its name, for metrics and spans under others' names."""
         self._registry = CollectorRegistry()
         self._metrics = {name: _metric(name, self._registry) for name in METRICS}
         self._series: dict[tuple[str, tuple[tuple[str, str], ...]], Series] = {}
@@ -51,7 +51,7 @@ class OtelNotes:
         ProcessCollector(registry=self._registry)
         self._registry.register(Aliases(self._metrics, lambda name: self._series_of[name] > 0, model))
         self._resource = Resource({"service.name": service_name, "service.instance.id": instance})
-        self._wall_minus_now = time.time() - clock.now()
+        self._wall_minus_now, self._model = time.time() - clock.now(), model
         self._recent: deque[Span] = deque(maxlen=RECENT_SPANS)
         self._export = SpanExport(endpoint, self._readable, self._drop_spans, credentials) if endpoint else None
 
@@ -132,7 +132,7 @@ class OtelNotes:
             self._export.put(span)
 
     def _readable(self, span: Span) -> ReadableSpan:
-        return readable(span, self._resource, self._wall_minus_now)
+        return readable(span, self._resource, self._wall_minus_now, self._model)
 
     def _drop_spans(self, count: int) -> None:
         self.note(Count("pdd_spans_dropped_total", (), count))

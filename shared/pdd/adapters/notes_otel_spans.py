@@ -30,6 +30,9 @@ LINGER_S = 1.0
 EXPORT_S = 5.0
 CLOSE_S = 3.0
 
+OPERATION = "chat"
+FINISH_REASONS = "gen_ai.response.finish_reasons"
+
 _TRACEPARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})")
 _SCOPE = InstrumentationScope("pdd")
 _NANO = 1_000_000_000
@@ -52,24 +55,37 @@ def parse(traceparent: str) -> TraceContext | None:
     return TraceContext(trace_id, span_id, bool(flags & 1)) if trace_id and span_id else None
 
 
-def readable(span: Span, resource: Resource, wall_minus_now: float) -> ReadableSpan:
-    """`span` must have a valid traceparent."""
+def readable(span: Span, resource: Resource, wall_minus_now: float, model: str = "") -> ReadableSpan:
+    """`span` must have a valid traceparent. A request's root is what OpenTelemetry's GenAI conventions call it, if `model` is known."""
     context = parse(span.traceparent)
     assert context is not None
     flags = TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT)
     named = SpanContext(context.trace_id, context.span_id, is_remote=not span.root, trace_flags=flags)
     own = named if span.root else SpanContext(context.trace_id, _span_id(span, resource), False, flags)
+    gen_ai = span.root and bool(model)
     return ReadableSpan(
-        name=span.name,
+        name=f"{OPERATION} {model}" if gen_ai else span.name,
         context=own,
         parent=None if span.root else named,
         resource=resource,
-        attributes=dict(span.attributes),
+        attributes={**dict(span.attributes), **(_gen_ai(span, model) if gen_ai else {})},
         kind=SpanKind.SERVER if span.root else SpanKind.INTERNAL,
         start_time=round((span.start + wall_minus_now) * _NANO),
         end_time=round((span.stop + wall_minus_now) * _NANO),
         instrumentation_scope=_SCOPE,
     )
+
+
+def _gen_ai(span: Span, model: str) -> dict[str, Any]:
+    """What the conventions want of a server's span and the machine does not know, or tells as one word."""
+    reasons = tuple(str(value) for name, value in span.attributes if name == FINISH_REASONS)
+    return {
+        "gen_ai.operation.name": OPERATION,
+        "gen_ai.provider.name": "pdd",
+        "gen_ai.request.model": model,
+        "gen_ai.response.model": model,
+        FINISH_REASONS: reasons,
+    }
 
 
 def _span_id(span: Span, resource: Resource) -> int:

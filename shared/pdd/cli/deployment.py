@@ -81,6 +81,10 @@ class Deployment:
         self._spawn(part)
         self._await([part], [part], time.monotonic() + ready_s)
 
+    def end(self, name: str) -> None:
+        """Ask one part to end, and wait until it has; `begin` starts it again."""
+        end([self.record(name)], SERVICE_GRACE_S, self._reap)
+
     def stop(self) -> list[str]:
         """In the reverse order of starting. Returns the names of those that had to be killed."""
         return end_deployed(self.run, self._reap)

@@ -27,7 +27,7 @@ SITES: list[dict[str, str]] = [{}, {}, {"m2": "c"}, {"p2": "c"}, {"r2": "b"}, {"
 def spec(rng: Random, seed: int) -> HouseSpec:
     pick = rng.choice
     engine = EngineSpec(
-        pages=pick([400, 400, 40, 24]),
+        pages=pick([400, 400, 400, 48, 36]),
         page_size=pick([16, 16, 32]),
         max_sequences=pick([2, 8]),
         chunk_tokens=pick([16, 64]),
@@ -43,12 +43,15 @@ def spec(rng: Random, seed: int) -> HouseSpec:
         script=Script(seed=seed, mean_outputs=pick([0, 0, 40])),
         line_bytes_per_s=pick([2000.0, 8000.0, 8000.0, 100_000.0]),
         answer_s=pick([0.0, 0.0, 0.0, 0.02, 0.2]),
-        staging_bytes=pick([1 << 26] * 5 + [6000, 1500]),
+        staging_bytes=pick([1 << 26] * 6 + [10_000, 6_000]),
         routing=RoutingSettings(line_bytes_per_s=4000.0, relay_price_s=0.3, main_alone_tokens=pick([0, 40])),
         relay_bound=pick([0, 0, 8, 30]),
         singular=SingularSettings(cap=pick([0.0, 0.05, 1.0, 1.0]), gap=pick([0.1, 2.0, 2.0])),
         policy=pick(list(POLICIES)),
     )
+
+
+SHORT = [Stage.YIELDED] * 4 + [Stage.CATCH_UP, Stage.LOOKING, Stage.LEARNING] * 2  # else seldom met
 
 
 class Schedule:
@@ -177,7 +180,7 @@ class Schedule:
 
     def _ambush(self) -> None:
         """On whoever plays a role in the request that comes first to a stage."""
-        rng, at = self.rng, self.rng.choice(list(Stage))
+        rng, at = self.rng, self.rng.choice([*Stage, *SHORT])
         role, seconds, down = rng.choice(WORKERS), rng.uniform(0.3, 6), rng.choice([0.01, 0.3, 3.0])
         (line_s, line_kind, cut), (bus_s, bus_kind, block) = self._line_fault(), self._bus_fault()
         choices: list[tuple[str, str, ActOn]] = [

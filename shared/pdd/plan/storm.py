@@ -113,19 +113,19 @@ class Storm:
 
     def run(self) -> Counter[str]:
         """What happened. Raises Violation."""
-        bounds = Bounds(self.house.spec, STORM_S)
+        bounds = Bounds(self.house, STORM_S)
         try:
             self.house.run(STORM_S)
-            self.house.settle(bounds.all_s)
+            self.house.settle(bounds.given_back_s)
         except Violation:
             raise
         except Exception as error:
             raise Violation(type(error).__name__, str(error)) from error
         for client in self.house.clients.all.values():
             self._judge(client)
-        bounds.check(self.laws, self.house.clients.all.values())
+        bounds.check(self.laws)
         if left := self.house.leftovers():
-            raise Violation("given back", f"after {bounds.all_s:.0f} s of calm: {left}")
+            raise Violation("given back", f"after {bounds.given_back_s:.0f} s of calm: {left}")
         self.counts["events"] = self.house.world.steps
         return self.counts
 

@@ -126,8 +126,6 @@ class SimKv:
         leaving = self._leaving.get(effect.transfer)
         if leaving is None:
             return
-        if not leaving.ranges:
-            leaving.began_at = self._world.now()
         leaving.ranges.append((effect.start, effect.stop))
         leaving.offered += effect.stop - effect.start
         if self._sizes.streaming:
@@ -156,6 +154,8 @@ class SimKv:
     def _release(self, leaving: Leaving, count: float) -> None:
         if leaving.flow.left <= 0:
             leaving.since = self._world.now()
+        if not leaving.flow.ready:
+            leaving.began_at = self._world.now()
         leaving.estimator.on_offered(int(leaving.flow.ready + count) - int(leaving.flow.ready))
         leaving.line.offer(leaving.flow, count)
         self._tell_line(leaving.estimator)

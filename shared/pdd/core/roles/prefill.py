@@ -23,6 +23,7 @@ from ..events import KvAcked, KvCloseAcked, SequenceOpened, SequenceRefused, Tra
 from ..ids import Peer, TransferId
 from ..messages import Assignment, Cut, KvDelivered, MainReady, StartPrefill, StopSending, Ticket
 from .held import Computed, Wrote
+from .receiver import add_range, missing_ranges
 from .relaying import Pen, Relay, RelayHeld
 
 
@@ -42,9 +43,15 @@ class Outgoing:
     missing: list[tuple[int, int]]
     opened_at: float
     tokens: int = 0
+    acked: list[tuple[int, int]] = field(default_factory=list)
     broken: bool = False
     closing: bool = False
     done: bool = False
+
+    @property
+    def whole(self) -> bool:
+        """Has the receiver said so of every token?"""
+        return not any(missing_ranges(start, stop, self.acked) for start, stop in self.ticket.missing)
 
 
 @dataclass(slots=True)
@@ -170,11 +177,16 @@ class Prefill(Relay[Prefilling]):
 
     def acked(self, held: Prefilling, event: KvAcked) -> None:
         held.progress += 1
+        if out := self._outgoing(held, event.transfer):
+            out.acked = add_range(out.acked, event.start, event.stop)
 
     def close_acked(self, held: Prefilling, event: KvCloseAcked) -> None:
+        """The end arrived. A chunk that did not, or was damaged, is asked for by the receiver's next ticket."""
         out = self._outgoing(held, event.transfer)
         if out is None or out.done:
             return
+        if not out.whole:
+            return self.failed(held, TransferFailed(event.transfer, "incomplete"))
         out.done = True
         way = "near" if out.receiver.site == self.me.site else "wan"
         self.emit(Count("pdd_kv_bytes_total", (("way", way),), event.payload_bytes))
