@@ -170,9 +170,11 @@ def test_the_doctor_finds_nothing_wrong_at_either_site(sites: Sites, service: st
 
 def test_a_drained_worker_gets_nothing_new_until_it_is_restarted(sites: Sites) -> None:
     told = json.loads(sites.compose("exec", "-T", "relay", "pdd", "drain", "--json"))
+    status = ("exec", "-T", "router", "pdd", "status", "--router", "127.0.0.1:8000", "--json")
     assert told["status"] == "drained"
     relay = next(name for name, worker in sites.workers().items() if worker["role"] == "relay_decode")
     sites.wait(lambda: sites.workers()[relay]["draining"], "the router to hear of the drain")
+    assert relay in [worker["name"] for worker in json.loads(sites.compose(*status))["workers"] if worker["draining"]]
     assert across(sites, f"without this relay {LONG}").report["workers"].get("relay_decode") != relay
     sites.compose("restart", "relay")
     sites.wait(lambda: not sites.workers().get(relay, told | {"draining": True})["draining"], "the relay's next life")

@@ -45,10 +45,17 @@ def fleet_plan(prefills: int = 2, relays: int = 1, mains: int = 2, **changes: An
         Role.MAIN: WorkerPlan(mains, cost, limits_of(400, 32, 256, 6000)),
     }
     routing = RoutingSettings(
-        prefill_tokens_per_s=4000.0, line_bytes_per_s=2e5, near_bytes_per_s=1e9, line_rtt_s=0.05, step_s=0.02, host_price_s=1e6
+        prefill_tokens_per_s=4000.0,
+        line_bytes_per_s=2e5,
+        near_bytes_per_s=1e9,
+        line_rtt_s=0.05,
+        step_s=0.02,
+        host_price_s=1e6,
     )
     line = LinePlan(bytes_per_s=2e5, rtt_s=0.05, near_bytes_per_s=1e9)
-    plan = FleetPlan({role: one for role, one in workers.items() if one.count}, line, KV_BYTES, Sizes(KV_BYTES), routing)
+    plan = FleetPlan(
+        {role: one for role, one in workers.items() if one.count}, line, KV_BYTES, Sizes(KV_BYTES), routing
+    )
     return replace(plan, **changes)
 
 

@@ -10,14 +10,15 @@ from pdd.core.events import StepDone
 from pdd.core.ids import Key, Role
 from pdd.core.sampling import Sampling
 from pdd.plan.house import EngineSpec, House, HouseSpec
-from pdd.plan.simulated import limits_of
+from pdd.plan.simulated import SimFleet, limits_of
 from pdd.sim.engine import END, Lengths, SimEngine
 from pdd.sim.kv import Sizes
 from pdd.sim.report import Run, summarize
 from pdd.sim.striding import StridingBatch
+from pdd.sim.workload import Turn
+from pdd.sim.workload.session import OneTurn
 from pdd.sim.world import World
-
-from .fleets import AGENTS, KV_BYTES, fleet_plan, simulated, times
+from tests.plan.fleets import AGENTS, KV_BYTES, fleet_plan, simulated, times
 
 SINGLE = {
     "hits": {"context_tokens": 1024, "outputs": {"median": 60}, "low": 0.0, "span": 0.0},
@@ -61,7 +62,8 @@ def test_a_miss_costs_its_prefill_and_its_crossing() -> None:
 
 def test_without_streaming_the_crossing_comes_after_prefill() -> None:
     (_, streamed), (_, whole) = (
-        simulated(fleet_plan(1, 0, 1, sizes=Sizes(KV_BYTES, streaming=streaming)), SINGLE) for streaming in (True, False)
+        simulated(fleet_plan(1, 0, 1, sizes=Sizes(KV_BYTES, streaming=streaming)), SINGLE)
+        for streaming in (True, False)
     )
     behind = whole.records[0].second_token_s - streamed.records[0].second_token_s
     assert behind == pytest.approx(3 * (0.02 + 256 / 4000), abs=0.05), "what three chunks of prefill could have hidden"
@@ -113,7 +115,6 @@ def test_a_worker_that_dies_costs_its_clients_nothing_but_time(name: str) -> Non
     _, calm = fleet_of()
 
     from .fleets import HERE, load  # the same fleet, with a crash in it
-    from pdd.plan.simulated import SimFleet
 
     fleet = SimFleet(fleet_plan(2, 2, 2), load(AGENTS), "crash", 7)
     role = fleet.workers[name].me.role
@@ -145,16 +146,17 @@ def test_the_simulator_and_the_house_of_real_bytes_agree() -> None:
     kv_bytes = spec.kv_shape.bytes_per_token
     workers = {role: replace(one, cost=cost, limits=limits_of(128, 32, 64, 4096)) for role, one in plan.workers.items()}
     line = replace(plan.line, bytes_per_s=40_000.0, rtt_s=0.05, near_bytes_per_s=1e9)
-    plan = replace(plan, workers=workers, line=line, kv_bytes=kv_bytes, sizes=Sizes(kv_bytes), routing=spec.routing, stride=1)
+    plan = replace(
+        plan, workers=workers, line=line, kv_bytes=kv_bytes, sizes=Sizes(kv_bytes), routing=spec.routing, stride=1
+    )
+
     from .fleets import HERE, load
-    from pdd.plan.simulated import SimFleet
-    from pdd.sim.workload import Turn
-    from pdd.sim.workload.session import OneTurn
 
     fleet = SimFleet(plan, load(AGENTS | {"at_once": 0, "rate_per_s": 1.0}), "test", 7)
     book = fleet.load.book(7)
     fleet.starts = lambda: iter(
-        (3.0 * i, OneTurn(f"s{i}", Turn(book.passage(i, tokens), outputs))) for i, (tokens, outputs) in enumerate(prompts)
+        (3.0 * i, OneTurn(f"s{i}", Turn(book.passage(i, tokens), outputs)))
+        for i, (tokens, outputs) in enumerate(prompts)
     )
     run = fleet.run(HERE)
     predicted = [(r.ttft_s, r.second_token_s, r.last_s - r.intended_s) for r in run.records]
@@ -182,46 +184,47 @@ def written(told: list) -> dict[str, list[int]]:
     return found
 
 
-@pytest.mark.parametrize("stride", [1, 5, 16])
-def test_strides_end_where_answers_end_and_where_somebody_comes_in(stride: int) -> None:
+def two_answers(stride: int) -> tuple[dict[str, list[int]], dict[str, float]]:
+    """One sequence begins alone, another comes in: what each wrote, and when each ended."""
     world, told = World(), []
-    sim, lengths = engine(world, told, stride)
     ends: dict[str, float] = {}
+    sim, lengths = engine(world, told, stride)
 
     def begin(name: str, outputs: int) -> None:
-        key = Key(name, 1)
         lengths.set(name, outputs)
-        ids = tuple(range(100 + len(name) * 50, 300 + len(name) * 50))
-        sim.open(OpenSequence(key, ids, len(ids), Sampling(1000, stop_token_ids=(END,)), "", compute_last=True))
-        sim.speak(Speak(key))
+        start(sim, name)
 
     def watch(event) -> None:
         told.append(event)
-        for one in event.written if isinstance(event, StepDone) else ():
-            if one.finish:
-                ends[one.request] = world.now()
+        ends.update({one.request: world.now() for one in getattr(event, "written", ()) if one.finish})
 
     sim._sink = watch
     begin("a", 100)
     world.call_later(0.73, lambda: begin("bb", 30))
     world.run(60.0)
-    outputs = written(told)
+    return written(told), ends
+
+
+def start(sim: SimEngine, name: str) -> None:
+    key = Key(name, 1)
+    ids = tuple(range(len(name) * 1000, len(name) * 1000 + 190))
+    sim.open(OpenSequence(key, ids, len(ids), Sampling(1000, stop_token_ids=(END,)), "", compute_last=True))
+    sim.speak(Speak(key))
+
+
+@pytest.mark.parametrize("stride", [2, 5, 16])
+def test_strides_end_where_answers_end_and_where_somebody_comes_in(stride: int) -> None:
+    outputs, ends = two_answers(stride)
     assert {name: len(ids) for name, ids in outputs.items()} == {"a": 100, "bb": 30}
     assert all(ids[-1] == END and END not in ids[:-1] for ids in outputs.values())
-    world_1, told_1 = World(), []
-    exact = test_strides_end_where_answers_end_and_where_somebody_comes_in.__dict__.setdefault("ends", dict(ends))
-    assert ends == pytest.approx(exact, abs=1e-6), "the same steps as one by one"
-    assert world_1.now() == 0.0 and not told_1
+    assert ends == pytest.approx(two_answers(1)[1], abs=1e-6), "the same steps as one by one"
 
 
 def test_a_full_pool_stops_strides_but_not_the_engine() -> None:
     world, told = World(), []
     sim, lengths = engine(world, told, 16, pages=8)
     for name in ("a", "bb"):
-        key = Key(name, 1)
         lengths.set(name, 80)
-        ids = tuple(range(len(name) * 1000, len(name) * 1000 + 190))
-        sim.open(OpenSequence(key, ids, len(ids), Sampling(1000, stop_token_ids=(END,)), "", compute_last=True))
-        sim.speak(Speak(key))
+        start(sim, name)
     world.run(60.0)
     assert {name: len(ids) for name, ids in written(told).items()} == {"a": 80, "bb": 80}

@@ -17,6 +17,7 @@ from .doctor import doctor as look
 from .drain import At, Wait, Worker
 from .drain import drain as drain_worker
 from .fleet import ROOT, ROUTER_PORT, Engine, Fleet, Line
+from .fleet_status import show_fleet
 from .line import address, change, described
 from .plan import plan
 from .provide import model
@@ -85,12 +86,16 @@ def down(run_dir: RunDir = None) -> None:
 
 @app.command()
 def status(
+    router: Annotated[
+        str | None, typer.Option(help="HOST:PORT of a router to ask, instead of what `pdd up` started.")
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="For programs.")] = False,
     run_dir: RunDir = None,
 ) -> None:
     """Show sites, workers and line. Exit status 1 when nothing runs or something is missing."""
     with _told_plainly():
-        whole = show(_run_directory(run_dir), console, as_json=json)
+        run = _run_directory(run_dir)
+        whole = show_fleet(router, console, as_json=json) if router else show(run, console, as_json=json)
     if not whole:
         raise typer.Exit(1)
 

@@ -62,6 +62,9 @@ class Layer:
     def _norm_heads(self, fused: Tensor) -> None:
         """Where the model norms query and key heads (Qwen3)."""
         heads, kv_heads = self._shape.heads, self._shape.kv_heads
-        for weight, part in ((self._query_norm, fused[:, :heads]), (self._key_norm, fused[:, heads : heads + kv_heads])):
+        for weight, part in (
+            (self._query_norm, fused[:, :heads]),
+            (self._key_norm, fused[:, heads : heads + kv_heads]),
+        ):
             if weight is not None:
                 part.copy_(rms_norm(part, part.shape[2:], weight, self._shape.eps))

@@ -42,7 +42,9 @@ class KvPages:
         slots = (shape.layers, 2, shape.kv_heads, pages * page_size, shape.head_dim)
         # Untouched pages cost no memory on a CPU.
         self.kv = torch.zeros(slots, dtype=DTYPES[shape.dtype], device=device)
-        self.layers = [(keys[:, None], values[:, None]) for keys, values in self.kv]  # each [kv_heads, 1, slots, head_dim]
+        self.layers = [
+            (keys[:, None], values[:, None]) for keys, values in self.kv
+        ]  # each [kv_heads, 1, slots, head_dim]
         self._flat = [layer.flatten(0, 1) for layer in self.kv]
         self._gathered = self.kv.new_empty(2 * shape.kv_heads, 0, shape.head_dim)
 

@@ -93,7 +93,7 @@ def attend_rows(query, keys, values, first_run, runs, scale, out, begin, end):  
 
     Row r in [begin, end) sees the slots [low, high) that runs[first_run[r]:first_run[r + 1]] name.
     """
-    kv_heads, group, head_dim = query.shape[1:]
+    kv_heads, group, _head_dim = query.shape[1:]
     scores = np.empty((group, BLOCK), np.float32)
     best, total = np.empty(group, np.float32), np.empty(group, np.float32)
     for row in range(begin, end):

@@ -1,5 +1,6 @@
 """Attention of rows that are alone in their sequence's step (decodes): by the compiled kernel where it can run, else call by call."""
 
+import itertools
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -47,7 +48,7 @@ class RowKernel:
         tokens = np.cumsum([sum(high - low for low, high in row) for row in seen])
         cuts = np.searchsorted(tokens, tokens[-1] * np.arange(1, self._threads) / self._threads, side="right")
         borders = [0, *cuts.tolist(), len(seen)]
-        return SeenRuns(first_run, runs, tuple(zip(borders, borders[1:], strict=False)))
+        return SeenRuns(first_run, runs, tuple(itertools.pairwise(borders)))
 
     def __call__(self, layer: int, query: Tensor, seen: SeenRuns) -> Tensor:
         """query [rows, kv_heads, group, head_dim] -> [rows, heads * head_dim], in its dtype."""
@@ -55,7 +56,9 @@ class RowKernel:
         out = torch.empty_like(asked)
         keys, values = self._layers[layer]
         args = asked.numpy(), keys, values, seen.first_run, seen.runs, self._scale, out.numpy()
-        running = [self._others.submit(self._attend, *args, *share) for share in seen.shares[1:]] if self._others else []
+        running = (
+            [self._others.submit(self._attend, *args, *share) for share in seen.shares[1:]] if self._others else []
+        )
         self._attend(*args, *seen.shares[0])
         for one in running:
             one.result()

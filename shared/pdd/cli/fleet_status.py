@@ -1,0 +1,44 @@
+"""`pdd status --router`: the fleet as one router hears it, wherever it was started."""
+
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from .deployment import DeploymentError, router_status
+
+COLUMNS = ("site", "worker", "state", "running", "waiting", "pages free", "beat")
+NEEDED = ("prefill", "main_decode")
+
+
+def show_fleet(router: str, console: Console, *, as_json: bool) -> bool:
+    """Prints; returns whether a request can be served: somebody prefills, somebody decodes. DeploymentError without a router."""
+    status = router_status(router)
+    if status is None:
+        raise DeploymentError(f"no router answers on {router}")
+    if as_json:
+        console.print_json(data=status)
+    else:
+        _print(status, console)
+    serving = {worker["role"] for worker in status["workers"] if worker["alive"] and not worker["draining"]}
+    return all(role in serving for role in NEEDED)
+
+
+def _print(status: dict[str, Any], console: Console) -> None:
+    table = Table(box=None, pad_edge=False)
+    for column in COLUMNS:
+        table.add_column(column, justify="right" if column in ("running", "waiting", "pages free") else "left")
+    for worker in sorted(status["workers"], key=lambda worker: (worker["site"], worker["name"])):
+        table.add_row(*_row(worker))
+    console.print(table)
+    for line in status["lines"]:
+        rate, rtt = line["bytes_per_s"] * 8e-6, line["rtt_s"] * 1e3
+        console.print(f"line    {line['from']} to site {line['to_site']}: {rate:.1f} Mbit/s, round trip {rtt:.0f} ms")
+    console.print(f"router  {status['router']['name']}: {status['router']['requests']} requests under way")
+
+
+def _row(worker: dict[str, Any]) -> tuple[str, ...]:
+    state = "draining" if worker["draining"] else "up" if worker["alive"] else "[red]silent[/red]"
+    pages = f"{worker['pages_free']}/{worker['pages']}" if worker["pages"] else ""
+    busy = (str(worker["running"]), str(worker["waiting_tokens"]), pages)
+    return (worker["site"], worker["name"], state, *busy, f"{worker['beat_s_ago']:.1f} s ago")
