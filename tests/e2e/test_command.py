@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -88,7 +90,10 @@ def test_up_serves_the_unchanged_openai_client_and_down_leaves_nothing(run: RunD
 def test_up_in_the_foreground_ends_everything_when_asked(run: RunDirectory, model: Path, number: int) -> None:
     port = FreePorts().take()
     command = [*PDD, "up", "--run-dir", str(run.path), *up_options(model, port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=run.path.parent) as process:
+    # Whoever runs the tests in the background ignores SIGINT, and children inherit that: here it means Ctrl-C again.
+    heard = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    told: dict[str, Any] = {"stdout": subprocess.PIPE, "text": True, "cwd": run.path.parent, "preexec_fn": heard}
+    with subprocess.Popen(command, **told) as process:
         assert process.stdout is not None
         until(lambda: "ready" in process.stdout.readline(), seconds=60)
         assert httpx.get(f"http://127.0.0.1:{port}/ready", trust_env=False).status_code == 200
