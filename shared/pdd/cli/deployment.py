@@ -71,6 +71,11 @@ class Deployment:
 
     def begin(self, name: str, ready_s: float = READY_S) -> None:
         """Start one part that was left out or has ended, under its name and on its ports. Returns when it is ready."""
+        part = self.launch(name)
+        self._await([part], [part], time.monotonic() + ready_s)
+
+    def launch(self, name: str) -> Part:
+        """The same without waiting: a worker may start before its broker, and is ready when that comes."""
         part = next(part for part in self.parts if part.name == name)
         old = [record for record in self._deployed.processes if record.name == name]
         self._reap()
@@ -79,7 +84,7 @@ class Deployment:
         left = tuple(record for record in self._deployed.processes if record.name != name)
         self._deployed = msgspec.structs.replace(self._deployed, processes=left)
         self._spawn(part)
-        self._await([part], [part], time.monotonic() + ready_s)
+        return part
 
     def end(self, name: str) -> None:
         """Ask one part to end, and wait until it has; `begin` starts it again."""
