@@ -67,7 +67,7 @@ class LinePlan:
     bytes_per_s: float = 2.5e9
     rtt_s: float = 0.02
     flow_bytes_per_s: float = 0.0  # 0: no limit
-    order: str = "shortest"
+    order: str = "owner"
     flows: int = 0
     near_bytes_per_s: float = 50e9
     near_rtt_s: float = 0.0002

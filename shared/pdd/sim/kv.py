@@ -119,7 +119,7 @@ class SimKv:
             estimator.on_round_trip(line.rtt_s)
         leaving = Leaving(effect, receiver, line, estimator, Flow(0, now, lambda: None), began_at=now)
         total = effect.tokens * self._sizes.token_bytes + self._sizes.state_bytes
-        leaving.flow = line.open(lambda: self._crossed(leaving), total, since, warm_up=effect.warm_up)
+        leaving.flow = line.open(lambda: self._crossed(leaving), total, since, self.me, warm_up=effect.warm_up)
         self._leaving[effect.transfer] = leaving
 
     def offer(self, effect: OfferKv) -> None:

@@ -51,7 +51,7 @@ class LineTable(Table, frozen=True, kw_only=True):
     gbit_s: float = 20.0
     rtt_ms: float = 20.0
     flow_gbit_s: float = 0.0
-    order: str = "shortest"  # | fair | arrival: which waiting transfer the line serves
+    order: str = "owner"  # | shortest | fair | arrival: which waiting transfer the line serves
     flows: int = 0  # transfers at once; more wait; 0: no limit
     streaming: bool = True  # each chunk leaves as it is computed, or all after the last
     compression: float = 1.0  # bytes before / after

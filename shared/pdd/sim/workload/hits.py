@@ -52,17 +52,17 @@ def standing_sessions(load: HitsLoad, book: Book, seed: int, count: int) -> Iter
 
 
 def hit_sessions(load: HitsLoad, book: Book, seed: int) -> Iterator[Session]:
-    rng = Random(f"hits {seed}")
+    rng, rounding = Random(f"hits {seed}"), Random(f"rounding {seed}")
     whole = history(load, book)
     number = 0
     while True:
         number += 1
-        kept = _kept(load, rng)
+        kept = _kept(load, load.hit(rng), rounding)
         ids = whole[:kept] + book.passage(number, load.ids - kept)
         yield OneTurn(f"s{number}", Turn(ids, load.outputs.tokens(rng)))
 
 
-def _kept(load: HitsLoad, rng: Random) -> int:
+def _kept(load: HitsLoad, hit: float, rounding: Random) -> int:
     """Ids taken from the history. Caches hold whole blocks, so with a grain it is a whole block, up or down by chance."""
-    kept = load.hit(rng) * load.ids
-    return int(kept) if load.grain == 1 else min(load.ids, HASH_BLOCK * int(kept / HASH_BLOCK + rng.random()))
+    kept = hit * load.ids
+    return int(kept) if load.grain == 1 else min(load.ids, HASH_BLOCK * int(kept / HASH_BLOCK + rounding.random()))
