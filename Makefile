@@ -1,6 +1,6 @@
 # Everything a newcomer types. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test sim-faults e2e lint certs clean
+.PHONY: help setup demo up down test e2e lint certs clean
 
 # The oldest Python that serves, if it is here; else whatever python3 is (checked below).
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
@@ -8,14 +8,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
-N ?= 1000
 
 # Several processes with torch in them on few cores: spinning OpenMP threads would stop each other.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## Make .venv and install everything (again: at once)
 
@@ -40,9 +39,6 @@ down: setup ## End exactly what `make up` started
 
 test: setup ## Run all tests (ARGS="tests/core -k fence" for some)
 	$(BIN)/python -m pytest $(ARGS)
-
-sim-faults: setup ## Try N=1000 random fault schedules against the protocol, in virtual time
-	$(BIN)/pdd storms --n $(N) $(ARGS)
 
 e2e: setup ## As root: both sites in containers of a Docker engine of its own, a slow line, faults (docs/deploy.md)
 	E2E=1 $(BIN)/python -m pytest tests/deploy/test_compose_e2e.py $(ARGS)

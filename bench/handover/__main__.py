@@ -1,8 +1,7 @@
 """`python -m bench.handover [--quick] [--only virtual|stream|live]`."""
 
 import argparse
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from statistics import median
 
 from . import live, stream, virtual
@@ -20,12 +19,12 @@ WAYS = [
 ]
 
 
-def gaps(count: int, slices: Sequence[int], relayed: Sequence[Variant] = RELAYED) -> str:
+def gaps(count: int, slices: tuple[int, ...]) -> str:
     rows = []
     for slice_tokens in slices:
         served = {
-            one.name: virtual.play(replace(one, slice_tokens=slice_tokens), virtual.load(count, PER_S))
-            for one in relayed
+            one.name: virtual.play(virtual.replace(one, slice_tokens=slice_tokens), virtual.load(count, PER_S))
+            for one in RELAYED
         }
         base = sum(one.relayed for one in served["one_shot"])
         rows += [_gap_row(slice_tokens, name, found, base) for name, found in served.items()]
@@ -41,9 +40,9 @@ def _gap_row(slice_tokens: int, name: str, served: list[Served], base: int) -> l
     return [str(slice_tokens), name, three(fence), three(largest), f"{max(largest):.1f}", str(relayed), extra]
 
 
-def latencies(count: int, ways: Sequence[Variant] = WAYS) -> str:
-    served = {one.name: virtual.play(one, virtual.load(count, PER_S)) for one in ways}
-    base = percentile([one.token_s(1) for one in served[ways[0].name]], 0.99)
+def latencies(count: int) -> str:
+    served = {one.name: virtual.play(one, virtual.load(count, PER_S)) for one in WAYS}
+    base = percentile([one.token_s(1) for one in served[WAYS[0].name]], 0.99)
     rows = []
     for name, found in served.items():
         second = [one.token_s(1) for one in found]
@@ -55,7 +54,7 @@ def latencies(count: int, ways: Sequence[Variant] = WAYS) -> str:
 
 def streamed(quick: bool) -> str:
     rows = []
-    for cost, widths in STREAMED[1:] if quick else STREAMED:
+    for cost, widths in (("instant", (8, 60)), ("h100-70b-tp8", (60,))) if quick else STREAMED:
         found = stream.measure(cost, widths, 100 if quick else 400, 1 if quick else 3)
         rows += [_stream_row(cost, width, [one for one in found if one.streams == width]) for width in widths]
     head = (
@@ -97,11 +96,8 @@ STREAMED = (("instant", (1, 8, 32, 60)), ("h100-70b-tp8", (8, 60)))
 PER_S = 1.2  # requests: the line is about 70 % busy, P 45 %
 
 SECTIONS: dict[str, tuple[str, Callable[[bool], str]]] = {
-    "gaps": ("Gaps, virtual time", lambda quick: gaps(20, (16,), RELAYED[:2]) if quick else gaps(60, (16, 32))),
-    "latencies": (
-        "First and second token, virtual time",
-        lambda quick: latencies(20, [*WAYS[:2], WAYS[-1]]) if quick else latencies(120),
-    ),
+    "gaps": ("Gaps, virtual time", lambda quick: gaps(30 if quick else 200, (16,) if quick else (8, 16, 32))),
+    "latencies": ("First and second token, virtual time", lambda quick: latencies(30 if quick else 200)),
     "stream": ("Streamed tokens", streamed),
     "live": ("Gaps, torch on this machine", lived),
 }

@@ -159,9 +159,9 @@ def play(variant: Variant, asked: list[Asked]) -> list[Served]:
         world.world.call_later(one.at, partial(submit, one))
     world.run(asked[-1].at + 1)
     _settle(world, variant)
-    for client in (each.client for each in served):
-        if client.problem or client.ids != world.baseline(client):
-            raise AssertionError(f"{variant.name}: {client.asked.request} is not what one engine writes")
+    for one in served:
+        if one.client.problem or one.client.ids != world.baseline(one.client):
+            raise AssertionError(f"{variant.name}: {one.client.asked.request} is not what one engine writes")
     return served
 
 

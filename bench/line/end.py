@@ -1,8 +1,7 @@
 """One end of the line as a process of its own: JSON commands in, JSON events out, a line each.
 
-`python -m bench.line.end sender|receiver HOST OPTIONS`; the first line out names the address. Commands: expect, drop (receiver);
-send, cancel (sender); usage; quit. OPTIONS is JSON: the fields of TcpOptions, and port, near, tls (the three files), codecs (true),
-kv (a file of real KV and its dtype).
+`python -m bench.line.end sender|receiver HOST OPTIONS`; the first line out names the address and the process. Commands: expect,
+drop (receiver); send, cancel (sender); quit. Options are TcpOptions as JSON.
 """
 
 import json
@@ -12,13 +11,10 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
-from pdd.adapters.kv_codecs import codecs
 from pdd.adapters.kv_tcp import TcpKvLink
 from pdd.adapters.kv_tcp_socket import TcpOptions
-from pdd.adapters.kv_tcp_tls import TlsFiles
 from pdd.adapters.notes_memory import MemoryNotes
 from pdd.core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer
 from pdd.core.events import (
@@ -27,21 +23,18 @@ from pdd.core.events import (
     KvClosed,
     KvDamaged,
     KvExpected,
-    KvLanded,
     KvRefused,
     LineMeasured,
     TransferFailed,
 )
 from pdd.core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
 
-from .pages import pages
+from .pages import BufferPages
 
 SECRET = b"0123456789abcdef"
 RECEIVER = Peer("b", Role.MAIN, "md", 1)
 SENDER = Peer("a", Role.PREFILL, "p", 1)
 STAGING_BYTES = 3 << 30
-LARGE_BYTES = 50_000_000
-OPTIONS = {field.name for field in fields(TcpOptions)}
 
 
 class Monotonic:
@@ -52,29 +45,15 @@ class Monotonic:
 
 
 class End:
-    def __init__(self, role: str, host: str, told: dict[str, Any]) -> None:
-        self.receives, self.near = role == "receiver", bool(told.get("near"))
+    def __init__(self, role: str, host: str, options: TcpOptions, name: str = "") -> None:
+        self.receives = role == "receiver"
+        peer = RECEIVER if self.receives else Peer(SENDER.site, SENDER.role, name or "p", 1)
         self._out: queue.Queue[dict[str, Any]] = queue.Queue()
         self._began: dict[str, float] = {}
-        self._expected: dict[str, int] = {}
-        self._landed = 0
-        source = pages(told.get("kv"), small=self.receives)
-        self._per_token = source.kv_shape.bytes_per_token
-        certificate, key, authority = map(Path, told.get("tls") or ("", "", ""))
-        tls = TlsFiles(certificate, key, authority) if told.get("tls") else None
         self.link = TcpKvLink(
-            RECEIVER if self.receives else SENDER,
-            listen=(host, told.get("port", 0) if self.receives else 0),
-            fingerprint="f",
-            source=source,
-            sink=self.sink,
-            notes=MemoryNotes(),
-            clock=Monotonic(),
-            staging_bytes=STAGING_BYTES,
-            options=TcpOptions(**{key: value for key, value in told.items() if key in OPTIONS}),
-            tls=tls,
-            codecs=codecs() if told.get("codecs") else {},
-        )
+            peer, listen=(host, 0), fingerprint="f", source=BufferPages(size=1 << 20 if self.receives else 512 << 20),
+            sink=self.sink, notes=MemoryNotes(), clock=Monotonic(), staging_bytes=STAGING_BYTES, options=options,
+        )  # fmt: skip
         self.link.start()
         threading.Thread(target=self._print, daemon=True).start()
         self.say("ready", address=self.link.address)
@@ -88,11 +67,9 @@ class End:
 
     def sink(self, event: Event) -> None:
         match event:
-            case KvLanded(transfer, start, stop):
-                if self._expected.get(transfer, 0) >= LARGE_BYTES:
-                    self._landed += (stop - start) * self._per_token
             case KvClosed(transfer):
                 self.link.drop(transfer)
+                self.say("landed", transfer=transfer)
             case KvExpected(transfer):
                 self.say("expected", transfer=transfer)
             case KvCloseAcked(transfer, size):
@@ -107,7 +84,6 @@ class End:
         transfer = TransferId(told.get("transfer", ""))
         match told["command"]:
             case "expect":
-                self._expected[transfer] = told["tokens"] * self._per_token
                 self.link.expect(ExpectKv(transfer, Epoch(1), SECRET, 0, told["tokens"]))
             case "drop":
                 self.link.drop(transfer)
@@ -116,21 +92,21 @@ class End:
                 self._began[transfer] = time.monotonic()
                 tokens = told["tokens"]
                 self.link.open_transfer(
-                    OpenTransfer(transfer, key, RECEIVER, told["address"], SECRET, "", near=self.near, tokens=tokens)
+                    OpenTransfer(transfer, key, RECEIVER, told["address"], SECRET, "", near=False, tokens=tokens)
                 )
                 self.link.offer(OfferKv(transfer, 0, tokens))
                 self.link.close_transfer(CloseTransfer(transfer, b"token 0"))
             case "cancel":
                 self.link.cancel(transfer)
-            case "landed":
-                self.say("landed", bytes=self._landed)
             case "usage":
                 self.say("usage", cpu_s=time.process_time())
 
 
 def main(words: list[str]) -> None:
-    role, host, options = words
-    end = End(role, host, json.loads(options))
+    role, host, options = words[:3]
+    known = {field.name for field in fields(TcpOptions)}
+    told = json.loads(options)
+    end = End(role, host, TcpOptions(**{k: v for k, v in told.items() if k in known}), told.get("name", ""))
     for line in sys.stdin:
         command = json.loads(line)
         if command["command"] == "quit":

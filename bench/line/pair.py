@@ -1,6 +1,5 @@
 """A sender and a receiver, each a process, joined by whatever line lies between them."""
 
-import contextlib
 import json
 import queue
 import subprocess
@@ -8,12 +7,11 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from typing import Any
 
-from .pages import SHAPE
+from .pages import tokens_of
 
 ROOT = Path(__file__).resolve().parents[2]
 WAIT_S = 120.0
@@ -49,23 +47,11 @@ class Process:
 
     def tell(self, command: str, **more: Any) -> None:
         assert self._process.stdin is not None
-        with self._lock:
-            self._process.stdin.write(json.dumps({"command": command, **more}) + "\n")
-            self._process.stdin.flush()
+        self._process.stdin.write(json.dumps({"command": command, **more}) + "\n")
+        self._process.stdin.flush()
 
     def hear(self, kind: str, seconds: float = WAIT_S) -> dict[str, Any]:
-        limit = time.monotonic() + seconds
-        while True:
-            try:
-                return self._of(kind).get(timeout=1.0)
-            except queue.Empty:
-                if self._process.poll() is not None:
-                    raise RuntimeError(f"an end of the line has ended while it should say {kind!r}") from None
-                if time.monotonic() > limit:
-                    raise
-
-    def has_said(self, kind: str) -> bool:
-        return not self._of(kind).empty()
+        return self._of(kind).get(timeout=seconds)
 
     def heard(self, kind: str) -> list[dict[str, Any]]:
         """All that waits."""
@@ -79,8 +65,10 @@ class Process:
         return float(self.hear("usage")["cpu_s"])
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
+        try:
             self.tell("quit")
+        except (BrokenPipeError, OSError):
+            pass
         try:
             self._process.wait(20)
         except subprocess.TimeoutExpired:
@@ -93,8 +81,6 @@ class Pair:
 
     def __init__(self, wrap: Wrap = here, host: str = "127.0.0.1", address: str = "", **options: Any) -> None:
         self._numbers = count(1)
-        kv = options.get("kv")
-        self._per_token = (replace(SHAPE, dtype=kv[1]) if kv else SHAPE).bytes_per_token
         told = json.dumps(options)
         base = [sys.executable, "-m", "bench.line.end"]
         self.receiver = Process(wrap("b", [*base, "receiver", host, told]))
@@ -112,7 +98,7 @@ class Pair:
 
     def start(self, size: int) -> str:
         """A transfer of about so many bytes; its name."""
-        transfer, tokens = f"t{next(self._numbers)}", max(1, round(size / self._per_token))
+        transfer, tokens = f"t{next(self._numbers)}", tokens_of(size)
         self.receiver.tell("expect", transfer=transfer, tokens=tokens)
         self.receiver.hear(f"expected {transfer}")
         self.sender.tell("send", transfer=transfer, tokens=tokens, address=self.address)
@@ -125,23 +111,5 @@ class Pair:
     def send(self, size: int) -> float:
         return self.wait(self.start(size))
 
-    def finished(self, transfer: str) -> bool:
-        return self.sender.has_said(f"sent {transfer}")
-
-    def landed_bytes(self) -> int:
-        """Of all transfers of at least LARGE_BYTES, by now."""
-        self.receiver.tell("landed")
-        return int(self.receiver.hear("landed")["bytes"])
-
-    def cancel(self, transfer: str) -> None:
-        self.sender.tell("cancel", transfer=transfer)
-        self.receiver.tell("drop", transfer=transfer)
-
-    def sent_bytes(self, transfer: str) -> tuple[int, float]:
-        """Wait for it: payload bytes as they crossed, and seconds."""
-        done = self.sender.hear(f"sent {transfer}")
-        return int(done["bytes"]), float(done["seconds"])
-
-    def cpu_s(self) -> float:
-        """Of both processes, since they began."""
-        return self.sender.cpu_s() + self.receiver.cpu_s()
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)

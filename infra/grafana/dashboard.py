@@ -77,16 +77,8 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "bps",
             (
                 Query('max(pdd_line_bytes_per_second{site="b"}) * 8', "measured"),
-                Query('max(pdd_line_capacity_bytes_per_second{site="b"}) * 8', "the most, lately"),
                 Query(f'sum(rate(pdd_kv_bytes_total{{way="wan"}}{RATE})) * 8', "carried"),
-                Query('sum(pdd_line_pace_bytes_per_second{site="b"}) * 8', "bulk held to (0: free)"),
             ),
-        ),
-        Panel(
-            "KV waiting for the line",
-            "Offered for site B and not answered.",
-            "bytes",
-            (Query('sum by (instance) (pdd_line_queued_bytes{site="b"})', "{{instance}}"),),
         ),
         Panel(
             "Transfers to site B",
@@ -95,32 +87,7 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             quantiles("pdd_kv_transfer_seconds", '{way="wan"}'),
         ),
         Panel(
-            "Round trip",
-            "Measured by each P; the queue comes on top.",
-            "s",
-            (
-                Query("max by (site) (pdd_line_rtt_seconds)", "to {{site}}"),
-                Query("max by (site) (pdd_line_queue_seconds)", "queue to {{site}}"),
-            ),
-        ),
-        Panel(
-            "Loss and packing",
-            "Share of segments sent again; bytes of KV for each that crosses.",
-            "short",
-            (
-                Query("max by (site) (pdd_line_loss_ratio)", "loss to {{site}}"),
-                Query("max by (site) (pdd_line_packed_ratio)", "packed to {{site}}"),
-            ),
-        ),
-        Panel(
-            "KV connections",
-            "To each site, and at each receiver; lost while they were used.",
-            "short",
-            (
-                Query("sum by (site) (pdd_line_streams)", "to {{site}}"),
-                Query("sum by (instance) (pdd_kv_connections)", "at {{instance}}", "b"),
-                *rate_by("pdd_kv_connections_lost_total", "site"),
-            ),
+            "Round trip", "Measured by each P.", "s", (Query("max by (site) (pdd_line_rtt_seconds)", "to {{site}}"),)
         ),
         Panel(
             "Transfers that broke",
@@ -198,12 +165,6 @@ ROWS: dict[str, tuple[Panel, ...]] = {
         Panel("Refused", "Before anything was done.", "short", rate_by("pdd_requests_refused_total", "reason")),
         Panel("Routes", "Chosen by predicted seconds.", "short", rate_by("pdd_routes_total", "route")),
         Panel("Planned again", "A worker was lost or stood still.", "short", rate_by("pdd_replans_total", "reason")),
-        Panel(
-            "Workers of another model",
-            "Heard, and given nothing: the field in which they differ.",
-            "short",
-            (Query("max by (worker, field) (pdd_workers_refused_total)", "{{worker}}: {{field}}"),),
-        ),
         Panel(
             "Dropped at the bus",
             "Not sent, not read, or not fitting.",

@@ -8,13 +8,11 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, partial
 from typing import TypeVar
 
 from pdd.adapters.kv_codecs import codecs
 from pdd.adapters.kv_memory import MemoryKvLink
 from pdd.adapters.kv_memory_lines import Fault, MemoryLines, Parcel
-from pdd.adapters.kv_nixl import NixlCarrier, installed
 from pdd.adapters.kv_tcp import TcpKvLink
 from pdd.adapters.kv_tcp_socket import TcpOptions
 from pdd.adapters.notes_memory import MemoryNotes
@@ -31,7 +29,6 @@ KEY = Key(RequestId("r1"), Epoch(1))
 T = TransferId("r1.1.md.1")
 SECRET = b"0123456789abcdef"
 SILENCE_S = 1.0
-NIXL_SMALL_BYTES = 2000
 E = TypeVar("E", bound=Event)
 
 
@@ -246,12 +243,6 @@ class Monotonic:
         raise NotImplementedError("links over TCP have threads of their own")
 
 
-@cache
-def carrier_of(name: str) -> NixlCarrier:
-    """Making an agent takes a second or more: each end keeps one for all tests."""
-    return NixlCarrier(NIXL_SMALL_BYTES, 32 << 20)
-
-
 class TcpBench(Bench):
     def __init__(
         self,
@@ -261,19 +252,16 @@ class TcpBench(Bench):
         fingerprints: tuple[str, str] = ("f", "f"),
         streams: int = 3,
         packs: tuple[bool, bool] = (False, False),
-        nixl: bool = False,
     ) -> None:
         self.sender, self.receiver = ends(shape)
-        self.near = nixl
         self.options = TcpOptions(
-            connect_s=SILENCE_S, silence_s=SILENCE_S, backoff_s=0.02, backoff_max_s=0.1, streams_far=streams, streams_near=streams
+            connect_s=SILENCE_S, silence_s=SILENCE_S, backoff_s=0.02, backoff_max_s=0.1, streams_far=streams
         )  # fmt: skip
         for end, fingerprint, pack in zip((self.sender, self.receiver), fingerprints, packs, strict=True):
             end.link = TcpKvLink(
                 end.peer, listen=("127.0.0.1", 0), fingerprint=fingerprint, source=end.pages, sink=end.sink,
                 notes=end.notes, clock=Monotonic(), staging_bytes=staging_bytes, chunk_tokens_max=chunk_tokens,
                 options=self.options, codecs=codecs() if pack else {},
-                carrier=carrier_of(end.peer.name) if nixl else None,
             )  # fmt: skip
             end.link.start()
         assert isinstance(self.receiver.link, TcpKvLink)
@@ -317,5 +305,3 @@ class TcpBench(Bench):
 
 
 BENCHES: dict[str, Callable[..., Bench]] = {"memory": MemoryBench, "tcp": TcpBench}
-if installed():
-    BENCHES["nixl"] = partial(TcpBench, nixl=True)

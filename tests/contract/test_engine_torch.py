@@ -111,7 +111,7 @@ def test_the_tiny_models_outputs_are_varied(model_dir: Path) -> None:
         assert len(set(alone(model_dir, prompt(40, seed), 32))) > 24
 
 
-@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen2", "qwen3"])
+@pytest.mark.parametrize("kind", ["llama", "mistral", "qwen3"])
 def test_each_kind_of_model_equals_transformers(kind: str, tmp_path: Path) -> None:
     folder = make_tiny_model(tmp_path, kind=kind, seed=3)
     with rig(folder) as here:
@@ -316,11 +316,12 @@ def test_the_factory_sizes_the_pool_by_memory_and_the_context_by_both(model_dir:
         )
 
     page = 16 * KvShape(4, 2, 32, "float32").bytes_per_token
-    more = [engine(memory_bytes=20_000_000 + extra).load().total_pages for extra in (0, page, 100 * page)]
-    assert [pages - more[0] for pages in more] == [0, 1, 100]
+    assert engine(memory_bytes=10 * page + 5).load().total_pages == 10
     assert engine(pages=10).limits.max_context == 160
     assert engine(pages=1000).limits.max_context == 8192
     assert engine(pages=1000, max_context=100).limits.max_context == 100
+    with pytest.raises(EngineError, match="no page"):
+        engine(memory_bytes=page - 1)
 
 
 def test_a_sliding_window_bounds_the_context(tmp_path: Path) -> None:
@@ -359,10 +360,8 @@ def test_the_demo_models_logits_equal_a_plain_forward_pass(tmp_path: Path) -> No
         here.step((sequence, 50))
         model, attention = here.runner._model, here.runner._attention
         sequence.pages += [here.free.pop() for _ in range(16)]
-        ours = []
         with torch.inference_mode():
-            for start, stop in pairwise([50, 51, 60, len(ids)]):
-                tables = attention.lay([Slice(sequence, start, stop, True)])
-                ours.append(model.logits(ids[start:stop], attention, tables))
-        assert torch.allclose(torch.cat(ours), logits_alone(folder, ids)[[50, 59, -1]], atol=2e-3)
+            tables = attention.lay([Slice(sequence, 50, len(ids), True)])
+            ours = model.logits(ids[50:], attention, tables, list(range(len(ids) - 50)))
+        assert torch.allclose(ours, logits_alone(folder, ids)[50:], atol=2e-3)
         assert here.finish(sequence, 16) == alone(folder, ids, 16)

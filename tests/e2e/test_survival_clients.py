@@ -38,6 +38,7 @@ def shared(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cl
 
 @pytest.fixture
 def client(shared: Client) -> Iterator[Client]:
+    mend(shared)
     yield shared
     change(shared.deployment.line_control, rate_mbit=QUICK_MBIT)
     mend(shared)

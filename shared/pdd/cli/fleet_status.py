@@ -20,8 +20,7 @@ def show_fleet(router: str, console: Console, *, as_json: bool) -> bool:
         console.print_json(data=status)
     else:
         _print(status, console)
-    able = [one for one in status["workers"] if one["alive"] and not one["draining"] and not one.get("refused_for")]
-    serving = {worker["role"] for worker in able}
+    serving = {worker["role"] for worker in status["workers"] if worker["alive"] and not worker["draining"]}
     return all(role in serving for role in NEEDED)
 
 
@@ -40,8 +39,6 @@ def _print(status: dict[str, Any], console: Console) -> None:
 
 def _row(worker: dict[str, Any]) -> tuple[str, ...]:
     state = "draining" if worker["draining"] else "up" if worker["alive"] else "[red]silent[/red]"
-    if worker.get("refused_for"):
-        state = f"[red]refused: other {', '.join(worker['refused_for'])}[/red]"
     pages = f"{worker['pages_free']}/{worker['pages']}" if worker["pages"] else ""
     busy = (str(worker["running"]), str(worker["waiting_tokens"]), pages)
     return (worker["site"], worker["name"], state, *busy, f"{worker['beat_s_ago']:.1f} s ago")

@@ -23,11 +23,11 @@ TRICKLE_SHARE = 0.1  # of the line, at most
 class Departures:
     """`streams`: lanes for bulk, beside the one for small transfers. All calls under the shell's lock."""
 
-    def __init__(self, shape: WireShape, pace: Pace, *, chunk_tokens_max: int, streams: int, carrier: str) -> None:
+    def __init__(self, shape: WireShape, pace: Pace, *, chunk_tokens_max: int, streams: int) -> None:
         self.shape, self.link, self.pace = shape, pace.link, pace
         self.lanes = [Lane(number, number == 0, pace.link) for number in range(1 + streams)]
         self._chunk_tokens_max, self._streams = chunk_tokens_max, streams
-        self.packing = Packing(streams, always=carrier)
+        self.packing = Packing(streams)
         self._credit_bytes = 0
         self._leaving: dict[TransferId, Leaving] = {}
         self._trickle_at = 0.0  # not before
@@ -167,7 +167,6 @@ class Departures:
 
     def crossing(self, due: ChunkDue, packed_bytes: int) -> None:
         """The chunk leaves in so many bytes."""
-        self.packing.crossed(self._bytes(due.stop - due.start), packed_bytes)
         leaving = self._leaving.get(due.transfer)
         if leaving and leaving.attempt == due.attempt:
             leaving.crossed_bytes += packed_bytes

@@ -38,7 +38,6 @@ METRICS: dict[str, Metric] = {
     # requests, at the router
     "pdd_requests_total": _counter("Requests that ended, by how.", "outcome"),
     "pdd_requests_refused_total": _counter("Requests refused before anything was done for them.", "reason"),
-    "pdd_workers_refused_total": _counter("Workers of another model, by the field that differs.", "worker", "field"),
     "pdd_routes_total": _counter("Requests by the route chosen.", "route"),
     "pdd_replans_total": _counter("Epochs raised because a cast lost a member or stood still.", "reason"),
     "pdd_prompt_tokens_total": _counter("Prompt tokens of accepted requests."),
@@ -73,15 +72,6 @@ METRICS: dict[str, Metric] = {
     "pdd_staging_refused_total": _counter("Transfers that found no staging memory and ask again."),
     "pdd_line_bytes_per_second": _gauge("Measured rate of the way to a site, bytes per second.", "site"),
     "pdd_line_rtt_seconds": _gauge("Measured round trip to a site.", "site"),
-    "pdd_line_capacity_bytes_per_second": _gauge("The most that the way to a site carried lately.", "site"),
-    "pdd_line_pace_bytes_per_second": _gauge("What bulk to a site is held to; 0: it is not.", "site"),
-    "pdd_line_queue_seconds": _gauge("What a byte waits on the way to a site, beyond the round trip.", "site"),
-    "pdd_line_queued_bytes": _gauge("KV offered for a site and not answered.", "site"),
-    "pdd_line_loss_ratio": _gauge("Share of segments to a site that were sent again.", "site"),
-    "pdd_line_streams": _gauge("KV connections to a site that stand.", "site"),
-    "pdd_line_packed_ratio": _gauge("Bytes of KV for each byte that crosses to a site.", "site"),
-    "pdd_kv_connections": _gauge("Connections that bring KV here."),
-    "pdd_kv_connections_lost_total": _counter("KV connections to a site that ended while they were used.", "site"),
     # bus, index, telemetry
     "pdd_messages_dropped_total": _counter("Messages that came and did not fit.", "reason"),
     "pdd_bus_dropped_total": _counter("Messages that the bus could not send or read.", "reason"),

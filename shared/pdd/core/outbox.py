@@ -38,10 +38,9 @@ class Outbox(Departures):
         chunk_tokens_max: int,
         streams: int = 1,
         codecs: Sequence[str] = (),
-        carrier: str = "",
     ) -> None:
-        super().__init__(shape, pace, chunk_tokens_max=chunk_tokens_max, streams=streams, carrier=carrier)
-        self._silence_s, self._codecs = silence_s, (carrier,) if carrier else codecs
+        super().__init__(shape, pace, chunk_tokens_max=chunk_tokens_max, streams=streams)
+        self._silence_s, self._codecs = silence_s, codecs
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 

@@ -41,11 +41,11 @@ class Story:
 
     def check(self, node: Node, event: ev.Event, effects: list[fx.Effect]) -> None:
         at, who = node.world.now(), _name(node)
-        mine = [effect for effect in effects if self.request in _requests_of(effect)]
-        for what, then, start, stop in _outputs(event, mine, self.request):
+        mine = [effect for effect in effects if _request_of(effect) == self.request]
+        for what, then, start, stop in _outputs(event, mine):
             self._run(Run(at, who, what, then, start, stop))
         done = [word for effect in mine if (word := _done(event, effect)) and self._is_new(who, effect)]
-        said = _said(event) if self.request == request_in(event) else ""
+        said = _said(event) if request_in(event) == self.request else ""
         if done or said:
             self._flush()
             self.lines.append(_line(at, who, (said or _cause(event)) + _plan(mine), ", ".join(done)))
@@ -103,44 +103,44 @@ def _name(node: Node) -> str:
 
 
 def request_in(event: ev.Event) -> RequestId | None:
-    """Whose event it is; of a frame or a step for several, the first."""
+    """Whose event it is; of a step, the first request that it wrote for."""
     if isinstance(event, ev.Heard):
-        return next(iter(_requests_of_message(event.message)), None)
+        return _request_of_message(event.message)
     if isinstance(event, ev.StepDone):
         return event.written[0].request if event.written else None
-    return next(iter(_named(event)), None)
-
-
-def _requests_of(effect: fx.Effect) -> tuple[RequestId, ...]:
-    return _requests_of_message(effect.message) if isinstance(effect, fx.Send) else _named(effect)
-
-
-def _named(what: ev.Event | fx.Effect) -> tuple[RequestId, ...]:
-    """By its transfer, its key, or plainly."""
-    transfer, key = getattr(what, "transfer", None), getattr(what, "key", None)
+    transfer = getattr(event, "transfer", None)
     if transfer is not None:
-        return (RequestId(transfer.rsplit(".", 3)[0]),)
-    request = key.request if key is not None else getattr(what, "request", None)
-    return () if request is None else (request,)
+        return RequestId(transfer.rsplit(".", 3)[0])
+    key = getattr(event, "key", None)
+    return key.request if key is not None else getattr(event, "request", None)
 
 
-def _requests_of_message(message: msg.Message) -> tuple[RequestId, ...]:
+def _request_of(effect: fx.Effect) -> RequestId | None:
+    if isinstance(effect, fx.Send):
+        return _request_of_message(effect.message)
+    transfer = getattr(effect, "transfer", None)
+    if transfer is not None:
+        return RequestId(transfer.rsplit(".", 3)[0])
+    key = getattr(effect, "key", None)
+    return key.request if key is not None else getattr(effect, "request", None)
+
+
+def _request_of_message(message: msg.Message) -> RequestId | None:
     if isinstance(message, msg.Tokens):
-        return tuple(part.request for part in message.written)
-    request = getattr(message, "request", None) or getattr(message, "query", None)
-    return (request,) if request else ()
+        return message.written[0].request if message.written else None
+    return getattr(message, "request", None) or getattr(message, "query", None)
 
 
 # -- what is told -----------------------------------------------------------------------------------------------------
 
 
-def _outputs(event: ev.Event, effects: list[fx.Effect], of: RequestId) -> Iterator[tuple[str, str, int, int]]:
+def _outputs(event: ev.Event, effects: list[fx.Effect]) -> Iterator[tuple[str, str, int, int]]:
     """(what, then, start, stop) of outputs that were written, followed or delivered."""
     receivers: dict[tuple[int, int], list[str]] = {}
     for effect in effects:
         match effect:
             case fx.Send(to, msg.Tokens(parts)) if isinstance(event, ev.StepDone):
-                for part in (part for part in parts if part.request == of):
+                for part in parts:
                     receivers.setdefault((part.start, part.stop), []).append(to.name)
             case fx.Deliver(_, written, speaker):
                 yield "delivers", f"client, by {speaker}", written.start, written.stop

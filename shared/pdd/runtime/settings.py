@@ -18,7 +18,6 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ..core.blocks import HASH_BLOCK
 from ..core.cost import COSTS
 from ..core.errors import SettingsError
-from ..core.line_settings import LineSettings
 from ..core.policies import POLICIES
 from ..core.routing import RoutingSettings
 from ..core.singular import SingularSettings
@@ -61,10 +60,7 @@ class WorkerSettings(ServiceSettings):
     dtype: Literal["float32", "bfloat16", "float16"] = Field("bfloat16", description="of weights and KV here")
     threads: int = Field(1, ge=1, description="of the engine's arithmetic")
     page_tokens: int = Field(16, ge=1, le=HASH_BLOCK, description=f"tokens in a page; divides {HASH_BLOCK}")
-    pages: int = Field(2048, ge=8, description="the KV pool, where memory_bytes is 0")
-    memory_bytes: int = Field(
-        0, ge=0, description="for weights, KV and a step's work together: the pool has the pages that it leaves"
-    )
+    pages: int = Field(2048, ge=8, description="the KV pool")
     max_sequences: int = Field(32, ge=1, description="in the running batch")
     max_context: int = Field(0, ge=0, description="tokens of one request; 0: what the model and the pool allow")
     chunk_tokens: int = Field(256, ge=1, description="prompt tokens in one step; each such chunk leaves at once")
@@ -74,7 +70,6 @@ class WorkerSettings(ServiceSettings):
         "", description="host:port as P reaches it, when a proxy or NAT stands between; empty: as bound"
     )
     kv_tls: bool = Field(True, description="encrypt KV between the sites, where credentials_dir has certificates")
-    line: LineSettings = Field(default_factory=LineSettings, description="how KV crosses: docs/operations.md")
     staging_bytes: int = Field(512 * MIB, ge=MIB, description="memory for KV that has landed and is not imported yet")
 
     @field_validator("scripted_cost")

@@ -9,7 +9,6 @@ class Linear:
     """`weight` [out, in]; whoever passes it should let it go: the packed layout is a copy."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self.bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
         self._packed = can_pack(weight)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight
         self._bias = bias

@@ -2,7 +2,6 @@
 
 from dataclasses import dataclass, field
 
-from ..fingerprint import differing
 from ..ids import Peer, Role
 from ..messages import Beat, EngineLoad, LineState, WorkerCard
 from ..routing import Candidate
@@ -48,18 +47,19 @@ class Fleet:
             for seen in self.workers.values()
             if seen.peer.role is role
             and not seen.draining
-            and not self.refuses(seen.peer, seen.card)
+            and (role is Role.INDEX or seen.card.fingerprint == self.fingerprint)
             and now - seen.seen_at <= self.suspect_s
         ]
 
-    def refuses(self, peer: Peer, card: WorkerCard) -> tuple[str, ...]:
-        """The fields by which it is of another model, revision, KV shape or protocol: then it is never paired."""
-        return () if peer.role is Role.INDEX else differing(self.fingerprint, card.fingerprint)
-
-    def knows(self, peer: Peer) -> bool:
-        """This life of it was heard of before."""
-        seen = self.workers.get(peer.name)
-        return seen is not None and seen.peer == peer
+    def strangers(self, now: float) -> list[Seen]:
+        """Alive, but of another model, revision or protocol: never paired."""
+        return [
+            seen
+            for seen in self.workers.values()
+            if seen.peer.role is not Role.INDEX
+            and seen.card.fingerprint != self.fingerprint
+            and now - seen.seen_at <= self.suspect_s
+        ]
 
     def candidates(
         self, role: Role, now: float, context: int, skip: dict[str, None], hits: dict[Peer, int]

@@ -336,12 +336,8 @@ class Router:
     # -- beats --------------------------------------------------------------------------------------------------------
 
     def _beat(self, sender: Peer, beat: Beat) -> None:
-        known = self.fleet.knows(sender)
         if not self.fleet.hear(sender, beat, self.now):
             return self.drop("incarnation")
-        if not known:
-            for field in self.fleet.refuses(sender, beat.card):
-                self.emit(Count("pdd_workers_refused_total", (("worker", sender.name), ("field", field))))
         mine = [held for held in beat.held if held.router.name == self.me.name]
         for held in mine:
             self._held(sender, held)
