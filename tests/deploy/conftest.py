@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterator
+from typing import NoReturn
 
 import pytest
 
@@ -10,14 +11,19 @@ from infra.ci.images import make_images
 from infra.ci.machine import Unavailable, prepare
 from tests.deploy.sites import WORKERS, Sites
 
-ASKED = "PDD_E2E_CONTAINERS"
+NOT_RUN: list[str] = []
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    for reason in NOT_RUN:
+        terminalreporter.write_line(f"not run: {reason}")
 
 
 @pytest.fixture(scope="session")
 def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
     in_ci = os.environ.get("CI") == "true"
-    if not in_ci and os.environ.get("E2E") != "1":
-        pytest.skip("both sites in containers: `make e2e` runs it, and so does CI")
+    if os.environ.get("E2E") != "1":
+        skip("`make e2e` runs it")
     try:
         plugin = prepare(may_install=in_ci)
         with docker_engine(plugin) as engine:
@@ -27,7 +33,12 @@ def sites(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sites]:
             with sites.shaped_line():
                 yield sites
     except Unavailable as error:
-        pytest.skip(f"both sites in containers: {error}")
+        skip(str(error))
+
+
+def skip(reason: str) -> NoReturn:
+    NOT_RUN.append(f"both sites in containers: {reason}")
+    pytest.skip(NOT_RUN[-1])
 
 
 def start(sites: Sites) -> None:
