@@ -1,6 +1,6 @@
 # Everything a newcomer types. `make` alone prints this list.
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up down test e2e lint certs clean
+.PHONY: help setup demo up down load sim test sim-faults e2e lint certs clean
 
 # The oldest Python that serves, if it is here; else whatever python3 is (checked below).
 PYTHON ?= $(shell command -v python3.11 || command -v python3.12 || command -v python3.13 || command -v python3)
@@ -8,13 +8,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 ARGS ?=
+N ?= 1000
 
 # Several processes with torch in them on few cores: spinning OpenMP threads would stop each other.
 export OMP_NUM_THREADS ?= 1
 export OMP_WAIT_POLICY ?= PASSIVE
 
 help: ## Print this list
-	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 setup: $(READY) ## Make .venv and install everything (again: at once)
 
@@ -37,8 +38,17 @@ up: setup ## Serve both sites on this machine, OpenAI API on localhost:8000; Ctr
 down: setup ## End exactly what `make up` started
 	$(BIN)/pdd down $(ARGS)
 
+load: setup ## Agents' sessions on what `make up` serves; report in out/load (ARGS="--scenario x --target http://...")
+	$(BIN)/python -m loadgen --report out/load $(ARGS)
+
+sim: setup ## The published fleet in virtual time, a minute or two; report in out/sim (ARGS="--system 'PDD as published'")
+	$(BIN)/pdd sim loadgen/scenarios/paper.toml --report out/sim $(ARGS)
+
 test: setup ## Run all tests (ARGS="tests/core -k fence" for some)
 	$(BIN)/python -m pytest $(ARGS)
+
+sim-faults: setup ## Random fault schedules against the protocol's laws, in virtual time (N=10000, ARGS="--help")
+	$(BIN)/pdd storms --n $(N) $(ARGS)
 
 e2e: setup ## As root: both sites in containers of a Docker engine of its own, a slow line, faults (docs/deploy.md)
 	E2E=1 $(BIN)/python -m pytest tests/deploy/test_compose_e2e.py $(ARGS)

@@ -6,7 +6,6 @@ from typing import Annotated
 from urllib.parse import urlsplit
 
 import httpx
-import msgspec
 import orjson
 import typer
 from rich.console import Console
@@ -14,7 +13,7 @@ from rich.console import Console
 from pdd.core.errors import PddError
 from pdd.sim.report import Run, summarize
 from pdd.sim.report.page import page
-from pdd.sim.scenario import Scenario, ScenarioError, read_scenario
+from pdd.sim.scenario import Scenario, ScenarioError, read_scenario, variant, with_trace
 from pdd.sim.workload import Load
 
 from .client import Client
@@ -22,11 +21,13 @@ from .drive import Player
 from .live import Watch
 from .target import PromptKind, Target, find_target
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 SCENARIOS = Path(__file__).parent / "scenarios"
 CONNECT_S = 10.0
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
+@app.command()
 def main(
     scenario: Annotated[str, typer.Option(help="A name from loadgen/scenarios, or a TOML file.")] = "agent",
     target: Annotated[str, typer.Option(help="The server's address, without /v1.")] = "http://127.0.0.1:8000",
@@ -83,21 +84,13 @@ def _scenario(name: str, changes: dict[str, float], trace: Path | None) -> tuple
         known = ", ".join(sorted(found.stem for found in SCENARIOS.glob("*.toml")))
         raise ScenarioError(f"no scenario {name!r}; there are {known}, or give a .toml file")
     found = read_scenario(path)
-    load = msgspec.to_builtins(found.load)
-    if "rate_per_s" in changes:
-        load["at_once"] = 0
-    if "at_once" in changes:
-        load["rate_per_s"] = 0.0
     if trace:
-        load |= {
-            "agent": None,
-            "hits": None,
-            "trace": (load["trace"] or {}) | {"path": str(trace.resolve()), "format": ""},
-        }
-    try:
-        return msgspec.structs.replace(found, load=msgspec.convert(load | changes, Load)), path.parent
-    except msgspec.ValidationError as error:
-        raise ScenarioError(f"{path} with the command's options: {error}") from error
+        found = with_trace(found, trace)
+    if "rate_per_s" in changes:
+        changes = {"at_once": 0} | changes
+    if "at_once" in changes:
+        changes = {"rate_per_s": 0.0} | changes
+    return variant(found, {"load": changes}), path.parent
 
 
 def _check_trace(load: Load, seed: int, base: Path) -> None:
@@ -185,4 +178,4 @@ def _value(value: object) -> str:
 
 
 if __name__ == "__main__":
-    typer.run(main)
+    app()

@@ -16,7 +16,7 @@ from .target import PromptKind, Target
 
 HEADERS = {"x-pdd-report": "1"}  # others ignore it
 DONE = b"[DONE]"
-FILLER_FROM = 2_000  # ids for answers whose own ids the server does not tell
+FILLER_FROM = 100  # ids for answers whose own ids the server does not tell
 
 
 class Broken(Exception):
@@ -111,7 +111,7 @@ class Client:
         if self._target.kind is not PromptKind.IDS:
             return self._target.words.keep("".join(answer.texts), max(1, outputs))
         known = answer.report.get("ids") or answer.ids
-        return tuple(known) or tuple(FILLER_FROM + i % 977 for i in range(outputs))
+        return tuple(known) or tuple(FILLER_FROM + i % 97 for i in range(outputs))
 
 
 def _message(body: bytes) -> str:

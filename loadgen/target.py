@@ -11,7 +11,7 @@ from pdd.core.errors import PddError
 
 from .words import Words
 
-PROBE_IDS = (1001, 1002, 1003)
+PROBE_IDS = (101, 102, 103)  # inside any vocabulary
 
 
 class TargetError(PddError):

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen3Config
+from transformers import AutoModelForCausalLM, LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
 from transformers.utils import logging as transformers_logging
 
 VOCABULARY = 415  # of every tiny model
@@ -28,39 +28,58 @@ TEXT = (
     "A tool returned 42 rows; the assistant reads them and answers the user's question.",
     "Größe, naïve café, 東京の天気, привет мир, emoji 🙂🚀 and the system prompt above.",
 )
-CONFIGS = {"llama": LlamaConfig, "mistral": MistralConfig, "qwen3": Qwen3Config}
+CONFIGS = {"llama": LlamaConfig, "mistral": MistralConfig, "qwen2": Qwen2Config, "qwen3": Qwen3Config}
 
 
 def make_tiny_model(
-    folder: Path, *, kind: str = "llama", seed: int = 0, dtype: str = "float32", layers: int = 4
+    folder: Path,
+    *,
+    kind: str = "llama",
+    seed: int = 0,
+    dtype: str = "float32",
+    layers: int = 4,
+    shard: str = "1GB",
+    **changed: Any,
 ) -> Path:
-    """A Hugging Face folder: d 128, 4 heads, 2 KV heads of 32. `seed` changes the weights, never the tokenizer."""
+    """A Hugging Face folder: d 128, 4 heads, 2 KV heads of 32. `seed` changes the weights, never the tokenizer.
+
+    `changed`: other values of its config; `shard`: how large a file of weights may be.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     _make_tokenizer(folder)
-    config = CONFIGS[kind](
-        vocab_size=VOCABULARY,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=layers,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=32,
-        max_position_embeddings=8192,
-        sliding_window=None,
-        tie_word_embeddings=False,
-        initializer_range=0.2,
-        bos_token_id=1,
-        eos_token_id=END,
-        pad_token_id=0,
-        use_cache=True,
-        **({} if kind == "qwen3" else {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}),
-    )
+    usual = {
+        "vocab_size": VOCABULARY,
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": layers,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 32,
+        "max_position_embeddings": 8192,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+        "initializer_range": 0.2,
+        "bos_token_id": 1,
+        "eos_token_id": END,
+        "pad_token_id": 0,
+        "use_cache": True,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+    }
     transformers_logging.disable_progress_bar()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = AutoModelForCausalLM.from_config(config, dtype=getattr(torch, dtype))
-    model.save_pretrained(folder)
+        model = AutoModelForCausalLM.from_config(CONFIGS[kind](**{**usual, **changed}), dtype=getattr(torch, dtype))
+        _vary_vectors(model)
+    model.save_pretrained(folder, max_shard_size=shard)
     return folder
+
+
+def _vary_vectors(model: Any) -> None:
+    """Norms start as ones and biases as zeros, which would hide that one is left out."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 1:
+                parameter.add_(0.2 * torch.randn_like(parameter))
 
 
 @cache

@@ -1,11 +1,11 @@
 """Holds every packet of an NFQUEUE for a fixed time, then lets it through: a line's delay where the kernel has no netem.
 
-Runs inside the network namespace whose packets it holds: `nsenter --net ... python delay.py QUEUE DELAY_MS`. Needs root and the
-standard library. Prints "ready" once packets are held. While it does not run, packets pass (the rule says --queue-bypass).
+Runs inside the network namespace whose packets it holds: `nsenter --net=... python delay.py QUEUE DELAY_MS`. Needs root and the
+standard library. Prints "ready" once packets are held; ends when its standard input does. While it does not run, packets pass (the
+rule says --queue-bypass).
 """
 
 import select
-import signal
 import socket
 import struct
 import sys
@@ -88,13 +88,15 @@ def _packet_number(data: bytes, at: int, end: int) -> Iterator[int]:
 
 
 def hold(queue: Queue, delay_s: float) -> None:
-    """Until killed. Each packet waits equally long, so they leave in the order of their coming."""
+    """Until standard input ends. Each packet waits equally long, so they leave in the order of their coming."""
     held: deque[tuple[float, int]] = deque()
     poll = select.poll()
     poll.register(queue.socket, select.POLLIN)
+    poll.register(sys.stdin, select.POLLIN | select.POLLHUP)
     while True:
         wait_s = max(0.0, held[0][0] - time.monotonic()) if held else None
-        poll.poll(None if wait_s is None else wait_s * 1000)
+        if any(file == sys.stdin.fileno() for file, _ in poll.poll(None if wait_s is None else wait_s * 1000)):
+            return
         now = time.monotonic()
         held.extend((now + delay_s, packet) for packet in queue.arrived())
         due = []
@@ -105,7 +107,6 @@ def hold(queue: Queue, delay_s: float) -> None:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit())
     opened = Queue(int(sys.argv[1]))
     print("ready", flush=True)
     hold(opened, float(sys.argv[2]) / 1000)

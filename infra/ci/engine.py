@@ -1,23 +1,25 @@
-"""A Docker engine for one run: started by us, ended by its pid, and nothing of it left but its cache of layers.
+"""A Docker engine for one run, in a place apart (apart.py): nothing of it is left but its cache of layers.
 
 Its socket, state and logs lie in a scratch folder; its images lie in the cache, so that a second run builds nothing again.
 """
 
 import contextlib
+import fcntl
 import os
-import shutil
 import subprocess
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from .machine import CACHE, Unavailable, docker_program
+from .apart import Apart, apart
+from .budget import Unavailable
+from .machine import CACHE, docker_program
 
-START_S, STOP_S, LOOK_S = 30.0, 20.0, 0.1
-COMMAND_S = 900.0
+START_S, LOOK_S = 30.0, 0.1
+COMMAND_S, REMOVE_S = 120.0, 60.0
 GATEWAY = "172.31.253.1"  # the bridge that images are built on; fixed, so that layers built with it stay valid
-BRIDGE = Path("/sys/class/net/docker0")
+CACHE_KEPT = "8GB"
 ADDRESSES = "base=172.31.0.0/17,size=24"
 
 
@@ -28,18 +30,10 @@ class CommandFailed(Exception):
 class DockerEngine:
     """What a running engine is asked with. `environment` leads any docker command to it."""
 
-    def __init__(self, scratch: Path, plugin: Path) -> None:
-        self.scratch = scratch
-        self.socket = scratch / "docker.sock"
-        config = scratch / "client"
-        (config / "cli-plugins").mkdir(parents=True)
-        (config / "cli-plugins" / "docker-compose").symlink_to(plugin)
-        self.environment = os.environ | {
-            "DOCKER_HOST": f"unix://{self.socket}",
-            "DOCKER_CONFIG": str(config),
-            "DOCKER_BUILDKIT": "1",
-            "PATH": f"/usr/bin:{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
-        }
+    def __init__(self, scratch: Path, environment: dict[str, str], place: Apart) -> None:
+        self.log = scratch / "dockerd.log"
+        self.environment = environment
+        self.place = place
 
     def docker(self, *words: str, cwd: Path | None = None, timeout_s: float = COMMAND_S) -> str:
         """Its standard output. Raises CommandFailed."""
@@ -65,96 +59,80 @@ class DockerEngine:
 
 @contextlib.contextmanager
 def docker_engine(plugin: Path) -> Iterator[DockerEngine]:
-    """Raises Unavailable where an engine does not start, or another runs: two would rewrite each other's packet filter."""
-    if other := _running():
-        raise Unavailable(f"another Docker engine runs here (pid {other}): end it for this run")
-    with tempfile.TemporaryDirectory(prefix="pdd-docker-") as folder:
-        engine = DockerEngine(Path(folder), plugin)
-        log = engine.scratch / "dockerd.log"
-        had_bridge = BRIDGE.exists()
-        process = _start(engine, log)
-        try:
-            _await(engine, process, log)
-            _remove_everything(engine)
-            yield engine
-        finally:
-            with contextlib.suppress(CommandFailed):
-                _remove_everything(engine)  # networks first: an engine that ended leaves its bridges behind
-            _stop(process)
-            _unmount(engine.scratch)
-            if not had_bridge:
-                subprocess.run(["ip", "link", "delete", BRIDGE.name], stderr=subprocess.DEVNULL, check=False)
+    """Raises Unavailable where no engine starts, or another run has the cache."""
+    with _cache_to_ourselves() as lock, tempfile.TemporaryDirectory(prefix="pdd-docker-") as folder:
+        scratch = Path(folder)
+        with (scratch / "dockerd.log").open("w+b") as log:
+            environment = _environment(scratch, plugin)
+            with apart(_command(scratch), environment, log, scratch, kept_open=(lock,)) as place:
+                engine = DockerEngine(scratch, environment, place)
+                _await(engine)
+                try:
+                    _remove_everything(engine)
+                except CommandFailed as error:
+                    raise Unavailable(f"what a killed run left cannot be removed: {error}") from error
+                yield engine
+                with contextlib.suppress(CommandFailed):
+                    _remove_everything(engine)
 
 
-def _running() -> str | None:
-    """The pid of a Docker engine on this machine."""
-    for named in Path("/proc").glob("[0-9]*/comm"):
-        with contextlib.suppress(OSError):
-            if named.read_text().strip() == "dockerd":
-                return named.parent.name
-    return None
-
-
-def _start(engine: DockerEngine, log: Path) -> subprocess.Popen[bytes]:
-    scratch = engine.scratch
-    command = [
-        *("dockerd", "--host", f"unix://{engine.socket}", "--pidfile", str(scratch / "pid")),
-        *("--data-root", str(CACHE / "docker"), "--exec-root", str(scratch / "exec")),
-        *("--bip", f"{GATEWAY}/24", "--default-address-pool", ADDRESSES, "--mtu", str(_mtu())),
-    ]
+@contextlib.contextmanager
+def _cache_to_ourselves() -> Iterator[int]:
+    """A lock that the engine holds too: it is free when the engine has ended, and not when we have."""
     (CACHE / "docker").mkdir(parents=True, exist_ok=True)
-    with log.open("wb") as sink:
-        return subprocess.Popen(
-            command,
-            env=engine.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=sink,
-            stderr=sink,
-            start_new_session=True,
-        )
+    with (CACHE / "lock").open("w") as lock:
+        until = time.monotonic() + START_S
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > until:
+                    raise Unavailable(f"another run uses {CACHE}") from None
+                time.sleep(LOOK_S)
+        yield lock.fileno()
 
 
-def _await(engine: DockerEngine, process: subprocess.Popen[bytes], log: Path) -> None:
+def _environment(scratch: Path, plugin: Path) -> dict[str, str]:
+    """Leads any docker command to the engine, and to our plugin."""
+    config = scratch / "client"
+    (config / "cli-plugins").mkdir(parents=True)
+    (config / "cli-plugins" / "docker-compose").symlink_to(plugin)
+    return os.environ | {
+        "DOCKER_HOST": f"unix://{scratch}/docker.sock",
+        "DOCKER_CONFIG": str(config),
+        "DOCKER_BUILDKIT": "1",
+        "PATH": f"/usr/bin:{os.environ.get('PATH', '')}:/usr/sbin:/sbin",
+    }
+
+
+def _command(scratch: Path) -> list[str]:
+    return [
+        *("dockerd", "--host", f"unix://{scratch}/docker.sock", "--pidfile", str(scratch / "pid")),
+        *("--data-root", str(CACHE / "docker"), "--exec-root", str(scratch / "exec")),
+        *("--bip", f"{GATEWAY}/24", "--default-address-pool", ADDRESSES),
+    ]
+
+
+def _await(engine: DockerEngine) -> None:
     until = time.monotonic() + START_S
     while not engine.answers():
-        if process.poll() is not None or time.monotonic() > until:
-            process.kill()
-            tail = "\n".join(log.read_text(errors="replace").splitlines()[-5:])
+        if time.monotonic() > until:
+            tail = "\n".join(engine.log.read_text(errors="replace").splitlines()[-5:])
             raise Unavailable(f"no Docker engine starts here:\n{tail}")
         time.sleep(LOOK_S)
 
 
 def _remove_everything(engine: DockerEngine) -> None:
-    """Containers, networks and volumes of this run, or of one that was killed. Images and layers stay."""
+    """Containers, networks and volumes of this run, or of one that was killed. Images stay, and layers."""
     _for_each(engine, ("ps", "--all", "--quiet"), ("rm", "--force", "--volumes"))
     _for_each(engine, ("network", "ls", "--quiet", "--filter", "type=custom"), ("network", "rm"))
     _for_each(engine, ("volume", "ls", "--quiet"), ("volume", "rm", "--force"))
+    engine.docker("image", "prune", "--force", timeout_s=REMOVE_S)
+    engine.docker("builder", "prune", "--force", "--keep-storage", CACHE_KEPT, timeout_s=REMOVE_S)
 
 
 def _for_each(engine: DockerEngine, listing: Sequence[str], action: Sequence[str]) -> None:
     names = engine.docker(*listing).split()
     if names:
-        engine.docker(*action, *names)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
-    process.terminate()
-    try:
-        process.wait(STOP_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait(STOP_S)
-
-
-def _unmount(scratch: Path) -> None:
-    """Network namespaces of containers stay mounted when an engine had to be killed."""
-    mounted = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines()]
-    for place in sorted((one for one in mounted if one.startswith(f"{scratch}/")), reverse=True):
-        subprocess.run(["umount", "--lazy", place], check=False)
-    shutil.rmtree(scratch / "exec", ignore_errors=True)
-
-
-def _mtu() -> int:
-    """Of the way out: a bridge with a larger one loses packets where nothing tells so."""
-    sizes = [int(file.read_text()) for file in Path("/sys/class/net").glob("e*/mtu")]
-    return min([1500, *sizes])
+        engine.docker(*action, *names, timeout_s=REMOVE_S)

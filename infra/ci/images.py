@@ -15,29 +15,45 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+from .budget import Budget, Unavailable
 from .engine import GATEWAY, CommandFailed, DockerEngine
-from .machine import CACHE, Unavailable
+from .machine import CACHE
 
 ROOT = Path(__file__).resolve().parents[2]
 STANDINS = Path(__file__).parent / "stand-ins"
 PYTHON = "python:3.11-slim"
 WHEELS_PORT = 8731  # fixed: it stands in a layer
-BASE_S = 600
+BASE_S = 300
+PACKAGES = ("wheel-packages", "edge-packages", "engine-packages", "model-packages")  # stages that need registries
+OURS = ("edge", "engine", "model")
 BASE_PACKAGES = "python3,python3-venv,python3-pip,ca-certificates,netbase,tzdata"
 CERTIFICATES = Path("/usr/local/share/ca-certificates")
 
 
-def make_images(engine: DockerEngine) -> None:
-    """All that docker-compose.yml needs, so that `up --pull never` works. What is in the cache is not made again."""
-    _import_python(engine)
+def make_images(engine: DockerEngine, budget: Budget) -> None:
+    """All that docker-compose.yml needs, so that `up --pull never` works. What is in the cache is not made again.
+
+    Raises Unavailable where packages cannot be had, and CommandFailed where they can and our own code does not become an image.
+    """
+    _import_python(engine, budget)
     with _local_wheels():
-        _build_standins(engine)
-        for target in ("edge", "engine", "model"):
-            engine.docker(
-                *("build", "--quiet", "--file", "infra/docker/Dockerfile", "--target", target),
-                *("--tag", f"pdd-{target}:local", "."),
-                cwd=ROOT,
-            )
+        _build_standins(engine, budget)
+        for stage in PACKAGES:
+            try:
+                engine.docker(*_build(stage), ".", cwd=ROOT, timeout_s=budget.left())
+            except CommandFailed as error:
+                raise Unavailable(f"no packages for our images: {error}") from error
+        for target in OURS:
+            tag = ("--tag", f"pdd-{target}:local")
+            try:
+                engine.docker(*_build(target), *tag, ".", cwd=ROOT, timeout_s=budget.left())
+            except CommandFailed:
+                budget.left()  # a slow machine is no fault of our code
+                raise
+
+
+def _build(target: str) -> tuple[str, ...]:
+    return ("build", "--quiet", "--file", "infra/docker/Dockerfile", "--target", target)
 
 
 def official_images(engine: DockerEngine) -> dict[str, str]:
@@ -46,7 +62,7 @@ def official_images(engine: DockerEngine) -> dict[str, str]:
     return {one.rpartition("/")[2].partition(":")[0]: one for one in sorted(pinned) if not one.startswith("pdd-")}
 
 
-def _build_standins(engine: DockerEngine) -> None:
+def _build_standins(engine: DockerEngine, budget: Budget) -> None:
     with tempfile.TemporaryDirectory() as folder:
         context = Path(folder)
         shutil.copytree(STANDINS, context, dirs_exist_ok=True)
@@ -56,23 +72,25 @@ def _build_standins(engine: DockerEngine) -> None:
         shutil.copy2(nats, context)
         for name, reference in official_images(engine).items():
             try:
-                engine.docker("build", "--quiet", "--target", name, "--tag", reference, ".", cwd=context)
+                told = ("build", "--quiet", "--target", name, "--tag", reference, ".")
+                engine.docker(*told, cwd=context, timeout_s=budget.left())
             except CommandFailed as error:
                 raise Unavailable(f"no stand-in for {reference}: {error}") from error
 
 
-def _import_python(engine: DockerEngine) -> None:
+def _import_python(engine: DockerEngine, budget: Budget) -> None:
     """A Debian with Python under the official name, and with what lets pip find packages as this machine does."""
     if engine.docker("images", "--quiet", PYTHON).strip():
         return
     tar = CACHE / "python.tar"
     if not tar.exists():
-        _debootstrap(tar)
+        _debootstrap(tar, budget)
     path = "PATH=/usr/local/bin:/usr/local/sbin:/usr/sbin:/usr/bin:/sbin:/bin"
-    engine.docker("import", "--change", 'CMD ["python3"]', "--change", f"ENV {path}", str(tar), PYTHON)
+    told = ("import", "--change", 'CMD ["python3"]', "--change", f"ENV {path}", str(tar), PYTHON)
+    engine.docker(*told, timeout_s=budget.left())
 
 
-def _debootstrap(tar: Path) -> None:
+def _debootstrap(tar: Path, budget: Budget) -> None:
     partly = tar.with_suffix(".partly.tar")
     told = "[global]\\ncert = /etc/ssl/certs/ca-certificates.crt\\ndisable-pip-version-check = true\\n"
     told += f"root-user-action = ignore\\nfind-links = http://{GATEWAY}:{WHEELS_PORT}/\\ntrusted-host = {GATEWAY}\\n"
@@ -91,9 +109,7 @@ def _debootstrap(tar: Path) -> None:
         *("bookworm", str(partly)),
     ]
     CACHE.mkdir(parents=True, exist_ok=True)
-    done = subprocess.run(command, capture_output=True, text=True, timeout=BASE_S, check=False)
-    if done.returncode:
-        raise Unavailable(f"mmdebstrap failed: {done.stderr.strip()[-500:]}")
+    budget.run(command, BASE_S)
     partly.rename(tar)
 
 

@@ -9,8 +9,9 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
+
+from .budget import Budget, Unavailable
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "pdd-ci"
 PROGRAMS = {
@@ -19,6 +20,9 @@ PROGRAMS = {
     "mmdebstrap": "mmdebstrap",
     "busybox": "busybox-static",
     "openssl": "openssl",
+    "slirp4netns": "slirp4netns",
+    "nsenter": "util-linux",
+    "ip": "iproute2",
 }
 PLUGIN_DIRS = ("/usr/libexec/docker/cli-plugins", "/usr/lib/docker/cli-plugins", "/usr/local/lib/docker/cli-plugins")
 PLUGIN_RELEASE = "trixie"  # the first Debian release with Compose 2
@@ -26,11 +30,7 @@ OLDEST_COMPOSE = (2, 24)
 INSTALL_S, LOOK_S = 300, 10
 
 
-class Unavailable(Exception):
-    """Both sites cannot be brought up here; the message says why."""
-
-
-def prepare(*, may_install: bool) -> Path:
+def prepare(budget: Budget, *, may_install: bool) -> Path:
     """Returns the Compose plugin."""
     if os.name != "posix" or os.geteuid() != 0:
         raise Unavailable("needs root: it starts a Docker engine of its own and shapes the line between the sites")
@@ -38,9 +38,9 @@ def prepare(*, may_install: bool) -> Path:
     if missing and not may_install:
         raise Unavailable(f"needs {', '.join(missing)}: apt-get install {' '.join(missing)}")
     if missing:
-        _apt("update")
-        _apt("install", "--yes", "--no-install-recommends", *missing)
-    return _plugin() or _fetch_plugin(may_install)
+        _apt(budget, "update")
+        _apt(budget, "install", "--yes", "--no-install-recommends", *missing)
+    return compose_plugin() or _fetch_plugin(budget)
 
 
 def docker_program() -> str:
@@ -51,7 +51,8 @@ def docker_program() -> str:
     return found
 
 
-def _plugin() -> Path | None:
+def compose_plugin() -> Path | None:
+    """A program, too, that looks at compose files without an engine."""
     for folder in (*PLUGIN_DIRS, CACHE):
         plugin = Path(folder) / "docker-compose"
         if plugin.exists() and _version(plugin) >= OLDEST_COMPOSE:
@@ -67,29 +68,27 @@ def _version(plugin: Path) -> tuple[int, ...]:
     return tuple(map(int, numbers.groups())) if numbers else (0,)
 
 
-def _fetch_plugin(may_install: bool) -> Path:
-    """From a newer Debian release than this machine's, without adding that release to the machine."""
-    if not may_install:
-        raise Unavailable(f"needs the Compose plugin of Docker, {'.'.join(map(str, OLDEST_COMPOSE))} or newer")
+def _fetch_plugin(budget: Budget) -> Path:
+    """Into the cache, from a newer Debian release than this machine's: nothing is installed."""
     with tempfile.TemporaryDirectory() as folder:
         place = Path(folder)
-        options = _apart(place)
-        _apt(*options, "update")
-        _apt(*options, "download", "docker-compose", cwd=place)
+        options = _apart(place, _mirror(budget))
+        _apt(budget, *options, "update")
+        _apt(budget, *options, "download", "docker-compose", cwd=place)
         package = next(place.glob("docker-compose_*.deb"))
-        _run(["dpkg", "-x", str(package), str(place / "whole")])
+        budget.run(["dpkg", "-x", str(package), str(place / "whole")], INSTALL_S)
         CACHE.mkdir(parents=True, exist_ok=True)
         shutil.copy2(next((place / "whole").glob("usr/libexec/docker/cli-plugins/docker-compose")), CACHE)
     return CACHE / "docker-compose"
 
 
-def _apart(place: Path) -> list[str]:
-    """Options with which apt knows nothing but PLUGIN_RELEASE, from the mirror that this machine uses."""
+def _apart(place: Path, mirror: str) -> list[str]:
+    """Options with which apt knows nothing but PLUGIN_RELEASE, from `mirror`."""
     sources = place / "sources"
     (place / "lists" / "partial").mkdir(parents=True)
     (place / "cache" / "archives" / "partial").mkdir(parents=True)
     sources.mkdir()
-    (sources / "newer.list").write_text(f"deb {_mirror()} {PLUGIN_RELEASE} main\n")
+    (sources / "newer.list").write_text(f"deb {mirror} {PLUGIN_RELEASE} main\n")
     told = {
         "Dir::Etc::SourceList": "/dev/null",
         "Dir::Etc::SourceParts": sources,
@@ -100,28 +99,19 @@ def _apart(place: Path) -> list[str]:
     return [word for name, value in told.items() for word in ("-o", f"{name}={value}")]
 
 
-def _mirror() -> str:
-    told = _run(["apt-get", "indextargets", "--format", "$(SITE)", "Origin: Debian", "Created-By: Packages"])
+def _mirror(budget: Budget) -> str:
+    """Of Debian, as this machine uses it."""
+    asked = ("--format", "$(SITE)", "Origin: Debian", "Created-By: Packages")
+    told = budget.run(["apt-get", "indextargets", *asked], LOOK_S)
     for line in told.splitlines():
         if not line.rstrip("/").endswith("-security"):
             return line
     raise Unavailable("apt knows no mirror of Debian here")
 
 
-def _apt(*words: str, cwd: Path | None = None) -> None:
-    _run(["apt-get", "-q", *words], cwd=cwd, env=os.environ | {"DEBIAN_FRONTEND": "noninteractive"})
-
-
-def _run(command: Sequence[str], *, cwd: Path | None = None, env: dict[str, str] | None = None) -> str:
-    try:
-        done = subprocess.run(command, cwd=cwd, env=env, capture_output=True, text=True, timeout=INSTALL_S, check=True)
-    except FileNotFoundError as error:
-        raise Unavailable(f"needs {error.filename}") from error
-    except subprocess.TimeoutExpired as error:
-        raise Unavailable(f"{' '.join(command)} took more than {INSTALL_S} s") from error
-    except subprocess.CalledProcessError as error:
-        raise Unavailable(f"{' '.join(command)} failed: {error.stderr.strip()[-500:]}") from error
-    return done.stdout
+def _apt(budget: Budget, *words: str, cwd: Path | None = None) -> None:
+    told = os.environ | {"DEBIAN_FRONTEND": "noninteractive"}
+    budget.run(["apt-get", "-q", "-o", "DPkg::Lock::Timeout=60", *words], INSTALL_S, cwd=cwd, env=told)
 
 
 def _path() -> str:

@@ -9,8 +9,8 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
+from .budget import Unavailable
 from .engine import DockerEngine
-from .machine import Unavailable
 
 NETWORK = "pdd_wan"
 QUEUE = 7
@@ -22,20 +22,23 @@ class WanEnd:
     """One container's end of the line. `close` before the container ends: a process here holds its packets."""
 
     def __init__(self, engine: DockerEngine, container: str) -> None:
-        told = f'{{{{.State.Pid}}}} {{{{(index .NetworkSettings.Networks "{NETWORK}").IPAddress}}}}'
-        pid, address = engine.docker("inspect", "--format", told, container).split()
-        self._inside = ("nsenter", "--target", pid, "--net")
+        told = f'{{{{.NetworkSettings.SandboxKey}}}} {{{{(index .NetworkSettings.Networks "{NETWORK}").IPAddress}}}}'
+        namespace, address = engine.docker("inspect", "--format", told, container).split()
+        self._inside = ("nsenter", f"--net={engine.place.path(namespace)}")
         self._interface = self._named(address)
         self._holder: subprocess.Popen[str] | None = None
 
     def shape(self, delay_ms: float, rate_mbit: float) -> None:
-        """`delay_ms`: of what arrives here; `rate_mbit`: of what leaves."""
+        """`delay_ms`: of what arrives here; `rate_mbit`: of what leaves. Raises Unavailable where the kernel cannot."""
         rate = ("tbf", "rate", f"{rate_mbit:g}mbit", "burst", "256kb", "latency", "60ms")
-        self._run("tc", "qdisc", "replace", "dev", self._interface, "root", *rate)
         rule = ("PREROUTING", "-i", self._interface, "-j", "NFQUEUE", "--queue-num", str(QUEUE), "--queue-bypass")
-        self._run("iptables", "-t", "mangle", "-A", *rule)
+        try:
+            self._run("tc", "qdisc", "replace", "dev", self._interface, "root", *rate)
+            self._run("iptables", "-t", "mangle", "-A", *rule)
+        except RuntimeError as error:
+            raise Unavailable(f"the line cannot be shaped here: {error}") from error
         command = [*self._inside, sys.executable, str(DELAY), str(QUEUE), f"{delay_ms:g}"]
-        self._holder = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)
+        self._holder = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self._holder.stdout is not None
         if self._holder.stdout.readline().strip() != "ready":
             raise Unavailable("packets cannot be held here: NFQUEUE is missing")
@@ -50,10 +53,7 @@ class WanEnd:
 
     def close(self) -> None:
         if self._holder is not None:
-            self._holder.terminate()
-            self._holder.wait(STOP_S)
-            assert self._holder.stdout is not None
-            self._holder.stdout.close()
+            self._holder.communicate(timeout=STOP_S)  # it ends when its input does
             self._holder = None
 
     def _named(self, address: str) -> str:

@@ -37,8 +37,13 @@ def quantiles(metric: str, where: str = "") -> tuple[Query, ...]:
     )
 
 
-def rate_by(metric: str, label: str, *sites: str) -> tuple[Query, ...]:
-    return tuple(Query(f"sum by ({label}) (rate({metric}{RATE}))", f"{{{{{label}}}}}", site) for site in sites or "a")
+def rate_by(metric: str, label: str, *sites: str, what: str = "") -> tuple[Query, ...]:
+    legend = f"{what} {{{{{label}}}}}".strip()
+    return tuple(Query(f"sum by ({label}) (rate({metric}{RATE}))", legend, site) for site in sites or "a")
+
+
+def each(metric: str, site: str = "a") -> tuple[Query, ...]:
+    return (Query(f"sum by (instance) ({metric})", "{{instance}}", site),)
 
 
 def both(expr: str, legend: str) -> tuple[Query, ...]:
@@ -48,18 +53,8 @@ def both(expr: str, legend: str) -> tuple[Query, ...]:
 ROWS: dict[str, tuple[Panel, ...]] = {
     "Are clients fine?": (
         Panel("First token", "Submission to the first token.", "s", quantiles("pdd_ttft_seconds")),
-        Panel(
-            "Second token",
-            "Where P speaks the first token, a slow transfer shows here.",
-            "s",
-            quantiles("pdd_second_token_seconds"),
-        ),
-        Panel(
-            "Longest pause of a stream",
-            "A hand-over, a replan or a full batch.",
-            "s",
-            quantiles("pdd_largest_gap_seconds"),
-        ),
+        Panel("Second token", "A slow transfer shows here.", "s", quantiles("pdd_second_token_seconds")),
+        Panel("Longest pause", "A hand-over, a replan or a full batch.", "s", quantiles("pdd_largest_gap_seconds")),
         Panel("Between two tokens", "What a reader feels.", "s", quantiles("pdd_itl_seconds")),
         Panel("Whole answer", "Submission to the last token.", "s", quantiles("pdd_e2e_seconds")),
         Panel("Requests that ended", "By how they ended.", "reqps", rate_by("pdd_requests_total", "outcome")),
@@ -77,9 +72,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             "bps",
             (
                 Query('max(pdd_line_bytes_per_second{site="b"}) * 8', "measured"),
+                Query('max(pdd_line_capacity_bytes_per_second{site="b"}) * 8', "the most, lately"),
                 Query(f'sum(rate(pdd_kv_bytes_total{{way="wan"}}{RATE})) * 8', "carried"),
+                Query('sum(pdd_line_pace_bytes_per_second{site="b"}) * 8', "bulk held to (0: free)"),
             ),
         ),
+        Panel("KV waiting for the line", "Offered and not answered.", "bytes", each('pdd_line_queued_bytes{site="b"}')),
         Panel(
             "Transfers to site B",
             "First byte to last answer.",
@@ -87,25 +85,49 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             quantiles("pdd_kv_transfer_seconds", '{way="wan"}'),
         ),
         Panel(
-            "Round trip", "Measured by each P.", "s", (Query("max by (site) (pdd_line_rtt_seconds)", "to {{site}}"),)
+            "Round trip",
+            "Measured by each P; the queue comes on top.",
+            "s",
+            (
+                Query("max by (site) (pdd_line_rtt_seconds)", "to {{site}}"),
+                Query("max by (site) (pdd_line_queue_seconds)", "queue to {{site}}"),
+            ),
+        ),
+        Panel(
+            "Loss and packing",
+            "Share of segments sent again; bytes of KV for each that crosses.",
+            "short",
+            (
+                Query("max by (site) (pdd_line_loss_ratio)", "loss to {{site}}"),
+                Query("max by (site) (pdd_line_packed_ratio)", "packed to {{site}}"),
+            ),
+        ),
+        Panel(
+            "KV connections",
+            "To each site, at each receiver; lost in use, and leases of the line, a second.",
+            "short",
+            (
+                Query("sum by (site) (pdd_line_streams)", "to {{site}}"),
+                *each("pdd_kv_connections", "b"),
+                *rate_by("pdd_kv_connections_lost_total", "site", what="lost to"),
+                *rate_by("pdd_line_leases_total", "site", what="leases to"),
+            ),
         ),
         Panel(
             "Transfers that broke",
             "Lost or refused connections; and what had to be asked for again.",
             "short",
-            (*rate_by("pdd_transfers_failed_total", "reason"), *rate_by("pdd_kv_damaged_total", "reason", "a", "b")),
+            (
+                *rate_by("pdd_transfers_failed_total", "reason"),
+                *rate_by("pdd_kv_damaged_total", "reason", "a", "b", what="asked again:"),
+            ),
         ),
-        Panel(
-            "KV waiting for import at B",
-            "Staging memory; refused when it is full.",
-            "bytes",
-            (Query("sum by (instance) (pdd_staging_bytes)", "{{instance}}", "b"),),
-        ),
+        Panel("KV waiting for import at B", "Refused when it is full.", "bytes", each("pdd_staging_bytes", "b")),
         Panel(
             "Transfers cut",
             "Singular traffic: RLD was first. Withheld: cut would have been right, but MD must learn.",
             "short",
-            (*rate_by("pdd_cuts_total", "kind"), *rate_by("pdd_cuts_withheld_total", "reason")),
+            (*rate_by("pdd_cuts_total", "kind"), *rate_by("pdd_cuts_withheld_total", "reason", what="withheld:")),
         ),
     ),
     "Is RLD overloaded?": (
@@ -142,6 +164,18 @@ ROWS: dict[str, tuple[Panel, ...]] = {
             (Query("max(pdd_hit_gap_ratio)", "gap"),),
         ),
         Panel(
+            "Hits at P and at MD",
+            "Share of prompt tokens, of recent requests that went to both.",
+            "percentunit",
+            (Query("avg by (role) (pdd_hit_ratio)", "{{role}}"),),
+        ),
+        Panel(
+            "Warm-ups",
+            "Prompts that RLD ended alone and MD learned afterwards; or gave up, for want of time or room.",
+            "short",
+            rate_by("pdd_warm_ups_total", "outcome"),
+        ),
+        Panel(
             "Prompt tokens found",
             "By the role whose cache had them; and all prompt tokens.",
             "short",
@@ -163,6 +197,12 @@ ROWS: dict[str, tuple[Panel, ...]] = {
     ),
     "What is refused, and why?": (
         Panel("Refused", "Before anything was done.", "short", rate_by("pdd_requests_refused_total", "reason")),
+        Panel(
+            "Workers of another model",
+            "Never paired, by the field that differs.",
+            "short",
+            (Query(f"sum by (worker, field) (rate(pdd_workers_refused_total{RATE}))", "{{worker}}: {{field}}"),),
+        ),
         Panel("Routes", "Chosen by predicted seconds.", "short", rate_by("pdd_routes_total", "route")),
         Panel("Planned again", "A worker was lost or stood still.", "short", rate_by("pdd_replans_total", "reason")),
         Panel(

@@ -11,7 +11,7 @@ from importlib.metadata import version as version_of
 import msgspec
 import orjson
 from fastapi import FastAPI, Request
-from fastapi.responses import Response
+from fastapi.responses import PlainTextResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
@@ -27,7 +27,7 @@ from .bounds import Bounds
 from .choice import Choice
 from .errors import ApiError, ClientGone, invalid
 from .exchange import Exchange, Submit
-from .headers import Hooks, RequestIds, choice_request, hooks_of, traceparent_of
+from .headers import Hooks, RequestIds, choice_request, hooks_of, trace_of
 from .open_requests import OpenRequests
 from .openapi import describe, takes
 from .schema import Body, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, decode
@@ -186,7 +186,7 @@ class Edge:
         return Response(answers.whole(outcomes, usage_of(exchange, wanted)), media_type=JSON)
 
     def _exchange(self, request: Request, wanted: Wanted, hooks: Hooks) -> Exchange:
-        traceparent = traceparent_of(request.headers)
+        trace = trace_of(request.headers)
         count = len(wanted.samplings)
         submissions = [
             RequestSubmitted(
@@ -194,7 +194,8 @@ class Edge:
                 ids=wanted.prompts[i // wanted.n],
                 sampling=sampling,
                 cache_salt=wanted.cache_salt,
-                traceparent=traceparent,
+                traceparent=trace.root(),
+                parent_span=trace.parent,
                 handover_after=hooks.handover_after,
                 route=hooks.route,
             )
@@ -259,7 +260,7 @@ def _add_health(app: FastAPI, health: Health, render_metrics: Callable[[], bytes
     async def ready() -> Response:
         return _json(health.as_dict(), 200 if health.ready else 503)
 
-    @app.get("/metrics")
+    @app.get("/metrics", response_class=PlainTextResponse)
     async def metrics() -> Response:
         return Response(render_metrics(), media_type=METRICS_TYPE)
 

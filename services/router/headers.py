@@ -16,7 +16,7 @@ ROUTES = ("P-MD", "P-RLD-MD", "MD", "P-RLD", "RLD")
 MAX_HANDOVER_AFTER = 1 << 20
 
 _SANE_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,127}")
-_TRACEPARENT = re.compile(r"00-(?!0{32})(?P<trace>[0-9a-f]{32})-(?!0{16})[0-9a-f]{16}-(?P<flags>[0-9a-f]{2})")
+_TRACEPARENT = re.compile(r"00-(?!0{32})(?P<trace>[0-9a-f]{32})-(?P<span>(?!0{16})[0-9a-f]{16})-(?P<flags>[0-9a-f]{2})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +24,19 @@ class Hooks:
     report: bool = False
     handover_after: int = 0
     route: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Where a request's spans belong. `parent`: the client's own span in it, or ""."""
+
+    trace_id: str
+    parent: str
+    flags: str
+
+    def root(self) -> str:
+        """A traceparent with the id of a new span: each choice is a request of its own, and has a root of its own."""
+        return f"00-{self.trace_id}-{secrets.token_hex(8)}-{self.flags}"
 
 
 class RequestIds:
@@ -56,11 +69,10 @@ def choice_request(internal: str, index: int, count: int) -> RequestId:
     return RequestId(internal if count == 1 else f"{internal}-{index}")
 
 
-def traceparent_of(headers: Headers) -> str:
-    """The router's own span, in the client's trace if it sent one, else in a new one."""
+def trace_of(headers: Headers) -> Trace:
+    """The client's if it sent one, else a new one."""
     given = _TRACEPARENT.fullmatch(headers.get("traceparent", ""))
-    trace, flags = (given["trace"], given["flags"]) if given else (secrets.token_hex(16), "01")
-    return f"00-{trace}-{secrets.token_hex(8)}-{flags}"
+    return Trace(given["trace"], given["span"], given["flags"]) if given else Trace(secrets.token_hex(16), "", "01")
 
 
 def hooks_of(headers: Headers, settings: EdgeSettings) -> Hooks:

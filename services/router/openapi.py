@@ -9,13 +9,15 @@ from fastapi.openapi.utils import get_openapi
 from .schema import ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 
 BODIES = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+STREAMED = (ChatRequest, CompletionRequest)  # answered by events where the body asks for it
 TEMPLATE = "#/components/schemas/{name}"
 
 
 def takes(kind: type) -> dict[str, Any]:
     """For a route whose body is read as `kind`."""
     schema = {"$ref": TEMPLATE.format(name=kind.__name__)}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    body = {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
+    return body | ({"responses": {"200": {"content": {"text/event-stream": {}}}}} if kind in STREAMED else {})
 
 
 def describe(app: FastAPI) -> None:

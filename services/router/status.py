@@ -52,6 +52,7 @@ def _worker(router: Router, seen: Seen, now: float) -> dict[str, Any]:
         "role": seen.peer.role,
         "alive": not router.fleet.lost(seen.peer, now),
         "draining": seen.draining,
+        "refused_for": list(router.fleet.refuses(seen.peer, seen.card)),
         "beat_s_ago": round(now - seen.seen_at, 3),
         "running": load.running,
         "waiting_tokens": load.waiting_tokens,

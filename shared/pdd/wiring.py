@@ -17,7 +17,10 @@ from typing import Any, Generic, TypeVar
 from .adapters.bus_nats import NatsBus
 from .adapters.credentials import Credentials
 from .adapters.engine_steps import SteppingEngine
+from .adapters.kv_codecs import codecs
+from .adapters.kv_nixl import NixlCarrier, installed
 from .adapters.kv_tcp import TcpKvLink
+from .adapters.kv_tcp_socket import TcpOptions
 from .adapters.kv_tcp_tls import TlsFiles
 from .adapters.model_files import fingerprint
 from .adapters.notes_otel import OtelNotes
@@ -110,7 +113,9 @@ async def open_worker(process: Process, settings: WorkerSettings) -> AsyncIterat
     async with AsyncExitStack() as opened:
         opened.callback(process.notes.close)
         engine = await asyncio.to_thread(ENGINES[settings.engine], process, settings)
-        kv = _open_kv(process, settings, engine)
+        carrier = _open_carrier(process, settings)
+        opened.callback(carrier.close if carrier else lambda: None)
+        kv = _open_kv(process, settings, engine, carrier)
         opened.push_async_callback(asyncio.to_thread, kv.close)
         card = WorkerCard(
             fingerprint=engine.fingerprint,
@@ -130,7 +135,18 @@ async def open_worker(process: Process, settings: WorkerSettings) -> AsyncIterat
         yield running
 
 
-def _open_kv(process: Process, settings: WorkerSettings, engine: SteppingEngine) -> TcpKvLink:
+def _open_carrier(process: Process, settings: WorkerSettings) -> NixlCarrier | None:
+    """Of who sends and receives within a site."""
+    if settings.line.near != "nixl" or process.me.role is Role.MAIN:
+        return None
+    if not installed():
+        raise PddError("PDD_LINE__NEAR is nixl, and NIXL is not installed: pip install --no-deps nixl nixl-cu12")
+    return NixlCarrier()
+
+
+def _open_kv(
+    process: Process, settings: WorkerSettings, engine: SteppingEngine, carrier: NixlCarrier | None
+) -> TcpKvLink:
     kv = TcpKvLink(
         process.me,
         listen=(settings.kv_host, settings.kv_port),
@@ -141,7 +157,11 @@ def _open_kv(process: Process, settings: WorkerSettings, engine: SteppingEngine)
         clock=process.clock,
         staging_bytes=settings.staging_bytes,
         advertise=settings.kv_address or _own_address(settings),
+        options=TcpOptions.of(settings.line),
         tls=_kv_tls(process, settings),
+        codecs=codecs() if settings.line.packed else {},
+        carrier=carrier,
+        owned=settings.line.leased,
     )
     try:
         kv.start()
@@ -176,8 +196,10 @@ def _torch_engine(process: Process, settings: WorkerSettings) -> SteppingEngine:
         clock=process.clock,
         post=process.on_loop,
         dtype=settings.dtype,
+        device=settings.device,
         page_size=settings.page_tokens,
-        pages=settings.pages,
+        pages=0 if settings.memory_bytes else settings.pages,
+        memory_bytes=settings.memory_bytes,
         max_sequences=settings.max_sequences,
         max_context=settings.max_context,
         chunk_tokens=settings.chunk_tokens,

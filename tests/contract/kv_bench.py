@@ -7,93 +7,24 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import TypeVar
+from functools import cache, partial
 
 from pdd.adapters.kv_codecs import codecs
 from pdd.adapters.kv_memory import MemoryKvLink
 from pdd.adapters.kv_memory_lines import Fault, MemoryLines, Parcel
+from pdd.adapters.kv_nixl import NixlCarrier
 from pdd.adapters.kv_tcp import TcpKvLink
 from pdd.adapters.kv_tcp_socket import TcpOptions
-from pdd.adapters.notes_memory import MemoryNotes
 from pdd.adapters.staging import Staging
 from pdd.core.effects import CloseTransfer, ExpectKv, OfferKv, OpenTransfer
-from pdd.core.events import Event, KvLanded
-from pdd.core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
+from pdd.core.events import KvLanded
+from pdd.core.ids import Epoch, Key, Peer, TransferId
 from pdd.ports import KvChunk, KvLink, KvShape
 from pdd.sim.world import World
+from tests.contract.kv_ends import KEY, NIXL_SMALL_BYTES, SECRET, SHAPE, SILENCE_S, E, End, Pages, T, ends
 from tests.contract.kv_relay import Relay
 
-SHAPE = KvShape(layers=3, kv_heads=2, head_dim=8, dtype="float32")  # 384 bytes a token
-KEY = Key(RequestId("r1"), Epoch(1))
-T = TransferId("r1.1.md.1")
-SECRET = b"0123456789abcdef"
-SILENCE_S = 1.0
-E = TypeVar("E", bound=Event)
-
-
-class Pages:
-    """An engine's side: KV of any token of an open sequence, different in each layer and token. `exported` remembers the asks."""
-
-    def __init__(self, shape: KvShape = SHAPE, tokens: int = 4096) -> None:
-        self.kv_shape = shape
-        self.open: set[Key] = {KEY}
-        self.exported: list[tuple[int, int]] = []
-        self._per = shape.bytes_per_token // shape.layers
-        self._layers = [
-            b"".join(
-                ((layer * 7919 + token) % 65521).to_bytes(2, "little") * (self._per // 2) for token in range(tokens)
-            )
-            for layer in range(shape.layers)
-        ]
-
-    def layer(self, layer: int, start: int, stop: int) -> bytes:
-        return self._layers[layer][start * self._per : stop * self._per]
-
-    def export_kv(self, key: Key, start: int, stop: int) -> KvChunk:
-        if key not in self.open:
-            raise KeyError(key)
-        self.exported.append((start, stop))
-        data = b"".join(self.layer(layer, start, stop) for layer in range(self.kv_shape.layers))
-        return KvChunk(start, stop, self.kv_shape, memoryview(data))
-
-    def equal(self, chunks: list[KvChunk], start: int, stop: int) -> bool:
-        """Do the chunks hold exactly tokens [start, stop)?"""
-        layers = [b""] * self.kv_shape.layers
-        at = start
-        for chunk in chunks:
-            assert chunk.start == at and chunk.shape == self.kv_shape
-            run = (chunk.stop - chunk.start) * self._per
-            for layer in range(self.kv_shape.layers):
-                layers[layer] += bytes(chunk.data[layer * run : (layer + 1) * run])
-            at = chunk.stop
-        return at == stop and layers == [self.layer(layer, start, stop) for layer in range(self.kv_shape.layers)]
-
-
-@dataclass
-class End:
-    """One process's link, and what it said."""
-
-    peer: Peer
-    pages: Pages
-    notes: MemoryNotes = field(default_factory=MemoryNotes)
-    events: list[Event] = field(default_factory=list)
-    changed: threading.Condition = field(default_factory=threading.Condition)
-    link: KvLink | None = None
-
-    def sink(self, event: Event) -> None:
-        with self.changed:
-            self.events.append(event)
-            self.changed.notify_all()
-
-    def all(self, kind: type[E]) -> list[E]:
-        return [event for event in list(self.events) if isinstance(event, kind)]
-
-    def dropped(self, reason: str) -> float:
-        return self.notes.total("pdd_kv_frames_dropped_total", reason=reason)
-
-    def landed_tokens(self, transfer: TransferId = T) -> int:
-        return sum(event.stop - event.start for event in self.all(KvLanded) if event.transfer == transfer)
+__all__ = ["KEY", "SECRET", "SHAPE", "SILENCE_S", "End", "Pages", "T", "ends"]
 
 
 class Bench(ABC):
@@ -181,12 +112,6 @@ class Bench(ABC):
         return end.link
 
 
-def ends(receiver_shape: KvShape) -> tuple[End, End]:
-    sender = End(Peer("a", Role.PREFILL, "p", 1), Pages())
-    receiver = End(Peer("b", Role.MAIN, "md", 1), Pages(receiver_shape, tokens=1))
-    return sender, receiver
-
-
 class MemoryBench(Bench):
     def __init__(
         self,
@@ -243,6 +168,21 @@ class Monotonic:
         raise NotImplementedError("links over TCP have threads of their own")
 
 
+@cache
+def carrier_of(name: str) -> NixlCarrier:
+    """Making an agent takes a second or more: each end keeps one for all tests."""
+    return NixlCarrier(NIXL_SMALL_BYTES, 32 << 20)
+
+
+@cache
+def connect_carriers() -> None:
+    """The first read between two agents takes a second or more, as long as a test's silence."""
+    payload = memoryview(bytes(2 * NIXL_SMALL_BYTES))
+    lent = carrier_of("p").lend(payload, "float32")
+    carrier_of("md").read(lent[0], memoryview(bytearray(payload.nbytes)), "float32")
+    carrier_of("p").take_back(lent)
+
+
 class TcpBench(Bench):
     def __init__(
         self,
@@ -252,16 +192,21 @@ class TcpBench(Bench):
         fingerprints: tuple[str, str] = ("f", "f"),
         streams: int = 3,
         packs: tuple[bool, bool] = (False, False),
+        nixl: bool = False,
     ) -> None:
         self.sender, self.receiver = ends(shape)
+        self.near = nixl
+        if nixl:
+            connect_carriers()
         self.options = TcpOptions(
-            connect_s=SILENCE_S, silence_s=SILENCE_S, backoff_s=0.02, backoff_max_s=0.1, streams_far=streams
+            connect_s=SILENCE_S, silence_s=SILENCE_S, backoff_s=0.02, backoff_max_s=0.1, streams_far=streams, streams_near=streams
         )  # fmt: skip
         for end, fingerprint, pack in zip((self.sender, self.receiver), fingerprints, packs, strict=True):
             end.link = TcpKvLink(
                 end.peer, listen=("127.0.0.1", 0), fingerprint=fingerprint, source=end.pages, sink=end.sink,
                 notes=end.notes, clock=Monotonic(), staging_bytes=staging_bytes, chunk_tokens_max=chunk_tokens,
                 options=self.options, codecs=codecs() if pack else {},
+                carrier=carrier_of(end.peer.name) if nixl else None,
             )  # fmt: skip
             end.link.start()
         assert isinstance(self.receiver.link, TcpKvLink)
@@ -304,4 +249,8 @@ class TcpBench(Bench):
         self.relay.cut()
 
 
-BENCHES: dict[str, Callable[..., Bench]] = {"memory": MemoryBench, "tcp": TcpBench}
+BENCHES: dict[str, Callable[..., Bench]] = {
+    "memory": MemoryBench,
+    "tcp": TcpBench,
+    "nixl": partial(TcpBench, nixl=True),
+}

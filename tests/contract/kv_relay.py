@@ -55,6 +55,9 @@ class Relay:
         for one in sockets:
             one.close()
 
+    def close(self) -> None:
+        self.cut()
+
     def _start(self, work: object, *args: object) -> None:
         thread = threading.Thread(target=work, args=args, daemon=True, name="relay")  # type: ignore[arg-type]
         self._threads.append(thread)

@@ -6,7 +6,7 @@ from pdd.core.blocks import block_hashes
 from pdd.core.events import SequenceOpened, SequenceRefused
 from pdd.core.ids import BlockHash
 from pdd.core.sampling import Finish, Sampling
-from tests.contract.engines import ENGINES, GREEDY, LIMITS, SEEDED, Rig, key
+from tests.contract.engines import ENGINES, GREEDY, LIMITS, SEEDED, Desk, Rig, key
 
 PAGE = LIMITS.page_size
 
@@ -251,6 +251,30 @@ def test_more_than_the_pages_hold_is_written_all_the_same(rig: Rig) -> None:
     assert desk.engine.load().free_pages == 14
     for name in prompts:
         assert desk.computed(name) == sorted(set(desk.computed(name))), "what was told once is not told again"
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SEEDED], ids=["greedy", "seeded"])
+def test_who_gave_its_pages_up_computes_them_again_and_writes_on_as_before(rig: Rig, sampling: Sampling) -> None:
+    desk = rig.desk(pages=13, chunk_tokens=32)
+    old, young = rig.prompt(90), rig.prompt(80, 1)
+    for name, ids in (("old", old), ("young", young)):
+        desk.open(name, ids, sampling)
+        desk.speak(name)
+    rig.run_until(lambda: bool(desk.outputs("young")) and lacks_kv(desk, "young"))
+    assert len(desk.outputs("young")) < sampling.max_tokens, "it was in the midst of writing"
+    rig.run_until(lambda: bool(desk.written("old")[-1].finish))
+    desk.close("old")
+    rig.settle()
+    assert desk.outputs("old") == rig.alone(old, sampling)
+    assert desk.outputs("young") == rig.alone(young, sampling)
+
+
+def lacks_kv(desk: Desk, name: str) -> bool:
+    try:
+        desk.export(name, 0, 1)
+    except KeyError:
+        return True
+    return False
 
 
 def test_load_tells_what_runs_what_waits_and_how_fast(rig: Rig) -> None:

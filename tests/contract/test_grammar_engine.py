@@ -17,7 +17,7 @@ from pdd.core.steps import Sequence
 from tests.contract.engines import ENGINES, Desk, Rig, key
 from tests.models import END, tiny_model
 
-NUMBERS = matching(r"\[([0-9]{1,5}, ){30,40}1\]")
+NUMBERS = matching(r"\[([1-9][0-9]{0,4}, ){30,40}1\]")
 RECORD = {
     "type": "object",
     "properties": {

@@ -10,6 +10,8 @@ from services.router.text import ModelText
 from tests.contract.text_edge import HELLO, in_loop, make_edge
 from tests.contract.text_model import BEGIN, CONTEXT, END, PADDED, make_text_folder
 
+JSON, EVENTS = "application/json", "text/event-stream"
+
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory):
@@ -182,16 +184,26 @@ async def test_a_clients_request_id_comes_back_and_is_never_used_twice(text):
 
 
 @in_loop
-async def test_the_clients_trace_goes_on_and_a_broken_one_is_replaced(text):
+async def test_the_clients_trace_goes_on_under_its_span_and_a_broken_one_is_replaced(text):
     edge = make_edge(text)
     edge.machine.writes(edge.ids("a"))
-    trace = "0af7651916cd43dd8448eb211c80319c"
-    for given in (f"00-{trace}-b7ad6b7169203331-00", f"00-{'0' * 32}-b7ad6b7169203331-01", "junk"):
+    trace, span = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+    for given in (f"00-{trace}-{span}-00", f"00-{'0' * 32}-{span}-01", f"00-{trace}-{'0' * 16}-01", "junk"):
         await edge.post("/v1/chat/completions", HELLO, traceparent=given)
     kept, *made = (asked.traceparent.split("-") for asked in edge.machine.asked)
     assert (kept[0], kept[1], kept[3]) == ("00", trace, "00")
-    assert kept[2] != "b7ad6b7169203331"
-    assert len({fields[1] for fields in made} - {trace, "0" * 32}) == 2
+    assert kept[2] != span
+    assert [asked.parent_span for asked in edge.machine.asked] == [span, "", "", ""]
+    assert len({fields[1] for fields in made} - {trace, "0" * 32}) == 3
+
+
+@in_loop
+async def test_each_choice_has_a_root_of_its_own_in_the_one_trace(text):
+    edge = make_edge(text)
+    edge.machine.writes(edge.ids("a"))
+    await edge.post("/v1/chat/completions", HELLO | {"n": 3})
+    _, traces, roots, _ = zip(*(asked.traceparent.split("-") for asked in edge.machine.asked), strict=True)
+    assert (len(set(traces)), len(set(roots))) == (1, 3)
 
 
 @in_loop
@@ -257,9 +269,12 @@ async def test_a_wrong_path_is_refused_in_openais_shape(text, method, path, stat
 
 
 @in_loop
-async def test_the_openapi_page_holds_the_bodies(text):
+async def test_the_openapi_page_holds_the_bodies_and_what_answers_are_made_of(text):
     async with make_edge(text).client() as client:
         page = (await client.get("/openapi.json")).json()
     schema = page["paths"]["/v1/chat/completions"]["post"]["requestBody"]["content"]["application/json"]["schema"]
     assert schema["$ref"].removeprefix("#/components/schemas/") in page["components"]["schemas"]
     assert page["components"]["schemas"]["ChatRequest"]["required"] == ["messages"]
+    told = {path: list(methods.popitem()[1]["responses"]["200"]["content"]) for path, methods in page["paths"].items()}
+    assert sorted(told["/v1/chat/completions"]) == sorted(told["/v1/completions"]) == [JSON, EVENTS]
+    assert (told["/metrics"], told["/tokenize"]) == (["text/plain"], [JSON])

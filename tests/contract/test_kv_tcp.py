@@ -1,32 +1,42 @@
-"""What only a real socket can do wrong: strangers, half frames, dead idle connections, ports, threads, and the line's rate."""
+"""What only a real socket can do wrong: dead idle connections, ports, threads, slow receivers, and the line's rate."""
 
 import asyncio
 import contextlib
 import gc
 import os
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 
 import pytest
 
 from infra.wan.line import Line
 from infra.wan.state import MBIT, Change
-from pdd.adapters.kv_intake import wire_shape
 from pdd.adapters.kv_tcp import TcpKvLink
 from pdd.adapters.kv_tcp_socket import TcpOptions, host_and_port
 from pdd.core.effects import ExpectKv
 from pdd.core.events import KvCloseAcked, KvClosed, KvDamaged, KvExpected, LineMeasured, TransferFailed
-from pdd.core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
-from pdd.core.wire import PROTOCOL, ChunkFrame, Decoder, Frame, Hello, OpenFrame, Ping, Refuse, encode
+from pdd.core.ids import Epoch, Key, RequestId, TransferId
+from pdd.core.wire import PROTOCOL, Hello, Ping, encode
 from pdd.ports import KvShape
-from tests.contract.kv_bench import KEY, SECRET, SHAPE, End, Monotonic, Pages, T, TcpBench
+from tests.contract.kv_bench import SECRET, End, Monotonic, Pages, T, TcpBench
+from tests.contract.kv_relay import Relay
+from tests.contract.kv_tcp_ends import (
+    PER_TOKEN,
+    STRANGER,
+    both,
+    call,
+    chunk_frame,
+    ended,
+    heard,
+    make_link,
+    open_frame,
+    receiver,
+    transfer_works,
+)
 
-PER_TOKEN = SHAPE.bytes_per_token
 OTHER = TransferId("r2.1.md.1")
 OTHER_KEY = Key(RequestId("r2"), Epoch(1))
-STRANGER = Peer("x", Role.PREFILL, "nobody", 1)
 
 
 @pytest.fixture
@@ -34,117 +44,6 @@ def bench() -> Iterator[TcpBench]:
     made = TcpBench(4096 * PER_TOKEN, 16)
     yield made
     made.close()
-
-
-def receiver(bench: TcpBench) -> TcpKvLink:
-    assert isinstance(bench.receiver.link, TcpKvLink)
-    return bench.receiver.link
-
-
-@contextlib.contextmanager
-def call(link: TcpKvLink) -> Iterator[socket.socket]:
-    with socket.create_connection(host_and_port(link.address), timeout=5) as connection:
-        yield connection
-
-
-def heard(connection: socket.socket, count: int = 1) -> list[Frame]:
-    decoder, found = Decoder(), []
-    while len(found) < count and (data := connection.recv(1 << 16)):
-        found += decoder.feed(data)
-    return [frame for frame in found if isinstance(frame, Frame)]
-
-
-def ended(connection: socket.socket) -> bool:
-    """Does the other side end the connection, in bounded time?"""
-    with contextlib.suppress(ConnectionResetError):
-        while connection.recv(1 << 16):
-            pass
-    return True
-
-
-def transfer_works(bench: TcpBench) -> None:
-    done = len(bench.sender.all(KvCloseAcked))
-    bench.expect(0, 100)
-    bench.open()
-    bench.offer(0, 100)
-    bench.finish()
-    bench.until_event(bench.sender, KvCloseAcked, times=done + 1)
-    bench.drop()
-
-
-# -- strangers --------------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    "noise",
-    [
-        b"GET / HTTP/1.1\r\nhost: x\r\n\r\n" * 2,
-        bytes(200),
-        encode(Ping(1)),
-        encode(Hello(PROTOCOL, STRANGER, "f"))[:-3],
-    ],
-)
-def test_a_stranger_hears_nothing_and_is_left_within_the_greeting_time(bench: TcpBench, noise: bytes) -> None:
-    with call(receiver(bench)) as connection:
-        connection.sendall(noise)
-        assert heard(connection) == [] and ended(connection)
-    transfer_works(bench)
-
-
-def test_a_silent_stranger_is_left_within_the_greeting_time(bench: TcpBench) -> None:
-    with call(receiver(bench)) as connection:
-        began = time.monotonic()
-        assert ended(connection)
-        assert time.monotonic() - began < 3 * bench.options.connect_s
-
-
-@pytest.mark.parametrize(("protocol", "fingerprint", "reason"), [(2, "f", "version"), (PROTOCOL, "g", "fingerprint")])
-def test_a_peer_that_does_not_pair_is_told_why(bench: TcpBench, protocol: int, fingerprint: str, reason: str) -> None:
-    with call(receiver(bench)) as connection:
-        connection.sendall(encode(Hello(protocol, STRANGER, fingerprint)))
-        assert heard(connection) == [Refuse(TransferId(""), 0, reason)] and ended(connection)
-    assert bench.receiver.dropped(reason) == 1
-
-
-def test_of_too_many_half_open_connections_the_oldest_is_left() -> None:
-    link = make_link(End(STRANGER, Pages()), TcpOptions(half_open_max=2, connect_s=5))
-    with contextlib.closing(link), contextlib.ExitStack() as stack:
-        strangers = [stack.enter_context(call(link)) for _ in range(2)]
-        ours = stack.enter_context(call(link))
-        ours.sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
-        assert isinstance(heard(ours)[0], Hello)
-        assert ended(strangers[0])
-        strangers[1].sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
-        assert isinstance(heard(strangers[1])[0], Hello)
-
-
-def test_a_bad_frame_ends_the_connection_and_damages_what_was_open_on_it(bench: TcpBench) -> None:
-    bench.expect(0, 100)
-    with call(receiver(bench)) as connection:
-        connection.sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
-        heard(connection)
-        connection.sendall(encode(_open_frame(bench)) + b"\0" * 100)
-        assert ended(connection)
-    assert bench.until_event(bench.receiver, KvDamaged) == KvDamaged(T, "bad_frame")
-    assert bench.receiver.dropped("bad_frame") == 1
-    bench.drop()
-    transfer_works(bench)
-
-
-def test_a_hostile_length_is_refused_and_nothing_is_allocated(bench: TcpBench) -> None:
-    with call(receiver(bench)) as connection:
-        connection.sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
-        heard(connection)
-        connection.sendall(b"PDDK\x03\0\0\0" + b"\xff" * 16)
-        assert ended(connection)
-
-
-def test_a_sender_that_stops_inside_a_frame_is_left_within_the_silence(bench: TcpBench) -> None:
-    with call(receiver(bench)) as connection:
-        connection.sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
-        heard(connection)
-        connection.sendall(encode(Ping(1))[:-1])
-        assert ended(connection)
 
 
 # -- connections ------------------------------------------------------------------------------------------------------
@@ -179,7 +78,7 @@ def test_a_new_connection_of_the_sender_ends_the_one_that_hangs(bench: TcpBench)
     with call(receiver(bench)) as hanging:
         hanging.sendall(encode(Hello(PROTOCOL, STRANGER, "f")))
         heard(hanging)
-        hanging.sendall(encode(_open_frame(bench)) + encode(Ping(1)) + encode(_chunk_frame(0, 16)) + bytes(100))
+        hanging.sendall(encode(open_frame(bench)) + encode(Ping(1)) + encode(chunk_frame(0, 16)) + bytes(100))
         heard(hanging)
         bench.open()
         bench.offer(0, 100)
@@ -247,6 +146,27 @@ def test_what_is_advertised_stands_in_the_ticket() -> None:
         assert end.all(KvExpected) == [KvExpected(T, "md.site-b:7000")]
 
 
+def test_a_receiver_that_takes_nothing_is_sent_no_more_than_its_credit(bench: TcpBench) -> None:
+    credit = 64 * PER_TOKEN
+    slow = make_link(bench.receiver, replace(bench.options, credit_bytes=credit, silence_s=5.0))
+    with contextlib.closing(slow), contextlib.closing(Relay(slow.address)) as relay:
+        bench.receiver.link, bench.address = slow, relay.address
+        bench.expect(0, 4000)
+        bench.open()
+        bench.offer(0, 100)
+        bench.until(lambda: bench.receiver.landed_tokens() == 100)
+        relay.stall()
+        bench.offer(100, 4000)
+        bench.until_event(bench.sender, LineMeasured, times=len(bench.sender.all(LineMeasured)) + 2)
+        sent = sum(stop - start for start, stop in bench.sender.pages.exported)
+        assert sent > 100 and (sent - 100) * PER_TOKEN <= credit
+        relay.restore()
+        bench.finish()
+        bench.until_event(bench.sender, KvCloseAcked)
+        assert bench.receiver.landed_tokens() == 4000
+        bench.drop()
+
+
 # -- over a line ------------------------------------------------------------------------------------------------------
 
 
@@ -285,7 +205,7 @@ def wide_bench() -> TcpBench:
 
 def test_the_measured_rate_and_round_trip_are_the_lines() -> None:
     bench = wide_bench()
-    with _links(bench), over_line(bench, 40, 20):
+    with both(bench), over_line(bench, 40, 20):
         bench.expect(0, 1000)
         bench.open()
         bench.offer(0, 1000)
@@ -301,7 +221,7 @@ def test_the_measured_rate_and_round_trip_are_the_lines() -> None:
 def test_a_small_transfer_passes_a_big_one_on_a_slow_line() -> None:
     bench = wide_bench()
     bench.sender.pages.open.add(OTHER_KEY)
-    with _links(bench), over_line(bench, 20, 10):
+    with both(bench), over_line(bench, 20, 10):
         bench.expect(0, 1200)
         bench.expect(0, 8, OTHER)
         bench.open()
@@ -319,7 +239,7 @@ def test_a_small_transfer_passes_a_big_one_on_a_slow_line() -> None:
 
 def test_a_cut_line_that_comes_back_carries_the_rest() -> None:
     bench = wide_bench()
-    with _links(bench), over_line(bench, 40, 5) as change:
+    with both(bench), over_line(bench, 40, 5) as change:
         bench.expect(0, 600)
         bench.open()
         bench.offer(0, 600)
@@ -331,34 +251,6 @@ def test_a_cut_line_that_comes_back_carries_the_rest() -> None:
         bench.reopen(0, 600)
         bench.until_event(bench.sender, KvCloseAcked, seconds=20)
         assert bench.sender.pages.equal(bench.taken(), 0, 600)
-
-
-# -- building ---------------------------------------------------------------------------------------------------------
-
-
-def make_link(end: End, options: TcpOptions, port: int = 0) -> TcpKvLink:
-    link = TcpKvLink(
-        end.peer, listen=("127.0.0.1", port), fingerprint="f", source=end.pages, sink=end.sink, notes=end.notes,
-        clock=Monotonic(), staging_bytes=1 << 28, options=options,
-    )  # fmt: skip
-    link.start()
-    return link
-
-
-@contextlib.contextmanager
-def _links(bench: TcpBench) -> Iterator[None]:
-    assert isinstance(bench.sender.link, TcpKvLink) and isinstance(bench.receiver.link, TcpKvLink)
-    with contextlib.closing(bench.receiver.link), contextlib.closing(bench.sender.link):
-        yield
-
-
-def _open_frame(bench: TcpBench) -> OpenFrame:
-    return OpenFrame(T, 1, KEY.epoch, bench.receiver.peer, SECRET, wire_shape(SHAPE))
-
-
-def _chunk_frame(start: int, stop: int) -> Frame:
-    size = (stop - start) * PER_TOKEN
-    return ChunkFrame(T, 1, KEY.epoch, start, stop, 0, SHAPE.layers, "float32", 0, size)
 
 
 def _descriptors() -> int:

@@ -14,6 +14,7 @@ from pdd.adapters.model_files.demo_model import STAMP
 from pdd.adapters.model_files.fingerprint import DIGESTS
 from pdd.adapters.model_files.from_gguf import split_rotary_halves
 from pdd.core.errors import EngineError
+from pdd.core.fingerprint import differing
 from tests.models import alone, logits_alone, make_tiny_model
 
 
@@ -24,7 +25,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_a_copy_has_the_same_fingerprint(folder: Path, tmp_path: Path) -> None:
     first = fingerprint(folder)
-    assert len(first) == 32
+    assert "kv=4x2x32;" in first and len(first) < 200
     assert fingerprint(folder) == first
     assert fingerprint(make_tiny_model(tmp_path / "again")) == first
     shutil.copytree(folder, tmp_path / "copy", ignore=shutil.ignore_patterns(DIGESTS))
@@ -44,6 +45,21 @@ def test_other_weights_tokenizer_template_or_positions_have_another(folder: Path
         seen.add(fingerprint(folder))
         (folder / name).write_text(text)
     assert len(seen) == 5
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "fields"),
+    [
+        ("tokenizer.json", '"ByteLevel"', '"ByteLevel" ', ("tokenizer",)),
+        ("tokenizer_config.json", "message['role']", "message['name']", ("chat_template",)),
+        ("config.json", "10000.0", "20000.0", ("config",)),
+        ("config.json", '"num_key_value_heads": 2', '"num_key_value_heads": 4', ("config", "kv")),
+    ],
+)
+def test_a_change_is_known_by_its_field(folder: Path, name: str, old: str, new: str, fields: tuple[str, ...]) -> None:
+    first, text = fingerprint(folder), (folder / name).read_text()
+    (folder / name).write_text(text.replace(old, new))
+    assert differing(first, fingerprint(folder)) == fields
 
 
 def test_how_a_model_is_run_is_no_part_of_it(folder: Path) -> None:

@@ -227,6 +227,16 @@ def test_spans_of_several_services_join_one_trace_under_the_roots_own_id() -> No
         assert root.end_time_unix_nano - root.start_time_unix_nano == 3_000_000_000
 
 
+def test_the_clients_span_is_the_parent_of_the_root() -> None:
+    notes = otel()
+    notes.note(Span("request", TRACE, 1000.0, 1003.0, root=True, parent="00f067aa0ba902b7"))
+    (root,) = notes.recent(TRACE)
+    assert root.context is not None and root.parent is not None
+    assert root.context.span_id == int(SPAN_ID, 16)
+    assert (root.parent.trace_id, root.parent.span_id) == (int(TRACE_ID, 16), 0x00F067AA0BA902B7)
+    assert root.parent.is_remote
+
+
 def test_a_span_leaves_without_being_asked_for() -> None:
     with collecting() as (collector, endpoint):
         notes = otel(endpoint)

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from pdd.core.effects import Effect, Send
 from pdd.core.ids import Peer, Role
-from pdd.core.line_owner import FLOOR_SHARE, HORIZON_S, LEASE_S, SILENT_S, LineOwner, grants
+from pdd.core.line_owner import AHEAD, FLOOR_S, FLOOR_SHARE, HORIZON_S, LEASE_S, SILENT_S, LineOwner, grants
+from pdd.core.link import CHUNK_BYTES_MIN
 from pdd.core.messages import WANTS_MAX, LineLease, LineWants, Waiting
-from pdd.core.pace import BESIDE_SMALL
+from pdd.core.pace import BESIDE_SMALL, DRAINING, FIRST_S, FIRST_SMALL
 from pdd.core.wanting import shortest
 
 RATE = 50e6
@@ -38,7 +39,7 @@ fleets = st.lists(
 
 
 @given(fleets)
-def test_bulk_never_gets_more_than_the_line_and_nobody_who_waits_gets_nothing(
+def test_bulk_never_gets_more_than_the_line_may_have_and_nobody_who_waits_gets_nothing(
     fleet: list[tuple[list[Waiting], int]],
 ) -> None:
     wanted = {
@@ -54,7 +55,8 @@ def test_bulk_never_gets_more_than_the_line_and_nobody_who_waits_gets_nothing(
     elif finite:
         assert min(finite) >= 0.999 * FLOOR_SHARE * BESIDE_SMALL * RATE / len(finite)
         if demand > RATE:
-            assert sum(finite) <= RATE * 1.001
+            small = any(want.small_bytes for want in wanted.values())
+            assert sum(finite) <= (BESIDE_SMALL if small else AHEAD) * RATE * 1.001
 
 
 def test_a_sender_alone_may_take_the_whole_line() -> None:
@@ -90,6 +92,10 @@ def test_anybodys_small_transfer_slows_everybodys_bulk() -> None:
     assert granted[P1] == pytest.approx(BESIDE_SMALL * RATE)
 
 
+def test_who_has_no_bulk_is_held_to_nothing() -> None:
+    assert grants({P1: wants(waiting(500)), P2: wants(small=MB), P3: wants()}, RATE)[P2] == math.inf
+
+
 def test_a_sender_keeps_room_for_its_own_small_ones_by_itself() -> None:
     assert grants({P1: wants(waiting(500), small=MB)}, RATE)[P1] == math.inf
 
@@ -106,8 +112,9 @@ def test_more_transfers_than_a_message_holds_are_told_as_the_shortest_and_the_re
 def leases(effects: list[Effect]) -> dict[Peer, LineLease]:
     found = {}
     for effect in effects:
-        assert isinstance(effect, Send) and isinstance(effect.message, LineLease)
-        found[effect.to] = effect.message
+        if isinstance(effect, Send):
+            assert isinstance(effect.message, LineLease)
+            found[effect.to] = effect.message
     return found
 
 
@@ -121,6 +128,15 @@ def test_whoever_asks_is_answered_and_others_hear_what_changes_for_them() -> Non
     assert leases(owner.handle(P2, wants(waiting(59)), 0.2)).keys() == {P2}
     third = leases(owner.handle(P2, wants(), 0.3))
     assert third[P1] == LineLease("b", 0, 0, LEASE_S)
+
+
+def test_bulk_makes_most_room_at_the_first_small_transfer_and_takes_the_line_again_after_the_last() -> None:
+    owner = LineOwner()
+    owner.handle(P1, wants(waiting(500)), 0.0)
+    assert leases(owner.handle(P2, wants(small=MB), 0.1))[P1].bytes_per_s == FIRST_SMALL * RATE
+    assert leases(owner.handle(P1, wants(waiting(480)), 0.2 + FIRST_S))[P1].bytes_per_s == BESIDE_SMALL * RATE
+    assert leases(owner.handle(P2, wants(), 0.3 + FIRST_S))[P1].bytes_per_s == 0
+    assert leases(owner.handle(P2, wants(small=MB), 9.0))[P1].bytes_per_s == FIRST_SMALL * RATE
 
 
 def test_a_sender_that_went_silent_leaves_its_part_to_the_others() -> None:
@@ -139,15 +155,37 @@ def test_lines_to_different_sites_have_nothing_to_do_with_each_other() -> None:
 
 
 def test_two_senders_together_show_a_line_that_is_wider_than_each_of_them_saw() -> None:
-    owner, now = LineOwner(), 0.0
-    granted: dict[Peer, LineLease] = {}
+    owner = LineOwner()
     for step in range(1, 100):
-        now = step * 0.1
         for peer in (P1, P2):
-            asked = wants(waiting(5000), rate=20e6, delivered=int(24e6 * now))
-            granted |= leases(owner.handle(peer, asked, now))
-    total = sum(lease.bytes_per_s for lease in granted.values())
-    assert total == pytest.approx(48e6, rel=0.1)
+            asked = wants(waiting(5000), rate=20e6, delivered=int(2.4e6 * step))
+            owner.handle(peer, asked, 0.1 * step)
+    assert owner.lines["a", "b"].bytes_per_s() == pytest.approx(48e6, rel=0.1)
+
+
+def test_a_line_that_was_measured_too_low_is_found_out_under_leases() -> None:
+    """Two that began together each saw half of it."""
+    owner, line, moved = LineOwner(), 48e6, {P1: 0.0, P2: 0.0}
+    rates = {P1: line / 2, P2: line / 2}
+    for step in range(1, 200):
+        for peer in (P1, P2):
+            moved[peer] += 0.1 * rates[peer]
+            asked = wants(waiting(5000), rate=line / 2, delivered=int(moved[peer]))
+            for to, lease in leases(owner.handle(peer, asked, step * 0.1)).items():
+                rates[to] = lease.bytes_per_s or line / 2
+        total = sum(rates.values())
+        rates = {peer: rate * min(1.0, line / total) for peer, rate in rates.items()}
+    assert owner.lines["a", "b"].bytes_per_s() == pytest.approx(line, rel=0.05)
+
+
+def test_a_queue_that_got_long_is_drained_by_all() -> None:
+    long = LineWants("b", RATE, 0, 0.05, 0, (waiting(500),))
+    assert sum(grants({P1: long, P2: wants(waiting(60))}, RATE).values()) == pytest.approx(DRAINING * RATE)
+
+
+def test_on_a_slow_line_a_chunk_of_each_gets_through_every_few_seconds() -> None:
+    granted = grants({P1: wants(waiting(500)), P2: wants(waiting(60))}, 200e3)
+    assert granted[P1] * FLOOR_S >= CHUNK_BYTES_MIN
 
 
 def test_an_owner_that_is_asked_nothing_keeps_nothing_waiting() -> None:

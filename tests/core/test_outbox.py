@@ -74,6 +74,19 @@ def test_small_transfers_have_a_lane_of_their_own(box: Box) -> None:
     assert order(box.drain(lane=BULK)) == [A]
 
 
+def test_a_lane_that_has_no_bulk_to_send_helps_with_small_transfers(box: Box) -> None:
+    box.open(opening(A, 100), 1, 0.0)
+    box.offer(A, 0, 100)
+    box.next(box.lanes[SMALL], 0.0)  # it is opened
+    assert spans(box.drain(lane=BULK), A) == [(0, 64), (64, 100)]
+    box.open(opening(B, 6400), 2, 0.0)
+    box.offer(B, 0, 6400)
+    box.open(opening(C, 100), 3, 0.0)
+    box.offer(C, 0, 100)
+    box.next(box.lanes[SMALL], 0.0)
+    assert order(box.drain(lane=BULK)) == [B]
+
+
 def test_a_full_window_of_bulk_leaves_room_for_small(box: Box) -> None:
     box.open(opening(A, 6400), 1, 0.0)
     box.offer(A, 0, 6400)

@@ -25,13 +25,32 @@ def test_each_lane_opens_a_transfer_for_itself_before_its_first_chunk() -> None:
         assert isinstance(first, OpenFrame) and isinstance(second, ChunkDue)
 
 
+def test_what_a_lane_opens_late_it_also_brings_so_that_nobody_ends_it_before() -> None:
+    box = begun(tokens=128)
+    for _ in range(2):
+        box.next(box.lanes[1], 0.0)  # the opening, and the first chunk
+    assert isinstance(box.next(box.lanes[2], 0.0), OpenFrame)
+    assert spans(box.drain(lane=1), A) == []
+    assert spans(box.drain(lane=2), A) == [(64, 128)]
+
+
+def test_an_opening_that_came_after_everything_had_arrived_fails_nothing() -> None:
+    box = begun(tokens=64)
+    box.next(box.lanes[2], 0.0)  # opened there first, and stuck on the way
+    sent = box.drain(lane=1)
+    box.close(A, b"")
+    sent += box.drain(lane=1)
+    assert box.hear(Refuse(A, 1, Reason.UNKNOWN), 0.1, lane=2) == []
+    assert KvCloseAcked in [type(event) for due in sent for event in box.answer(due, 0.2, lane=1)]
+
+
 def test_lanes_share_a_transfer_and_no_chunk_leaves_twice() -> None:
     box, chunks = begun(), []
     for _ in range(3):
         for lane in (1, 2):
             due = box.next(box.lanes[lane], 0.0)
             chunks += [due] if isinstance(due, ChunkDue) else []
-    assert sorted(spans(chunks, A)) == [(start, start + 64) for start in range(0, 256, 64)]
+    assert sorted(spans(chunks, A)) == [(start, start + 64) for start in range(0, 64 * len(chunks), 64)]
 
 
 def test_the_closing_frame_counts_when_every_lanes_chunks_are_answered() -> None:

@@ -6,7 +6,16 @@ import pytest
 
 from pdd.core.capacity import KEPT, STRETCH_S, Capacity
 from pdd.core.link import LinkEstimator
-from pdd.core.pace import BESIDE_SMALL, DRAINING, PROBE_EVERY_S, PROBE_S, SHARE_S, Pace
+from pdd.core.pace import (
+    BESIDE_SMALL,
+    DRAINING,
+    FIRST_S,
+    FIRST_SMALL,
+    PROBE_EVERY_S,
+    PROBE_S,
+    SHARE_S,
+    Pace,
+)
 
 
 def feed(capacity: Capacity, rate: float, seconds: float, began: float = 0.0, step: float = 0.05) -> float:
@@ -18,8 +27,9 @@ def feed(capacity: Capacity, rate: float, seconds: float, began: float = 0.0, st
 
 
 def pace_on(rate: float) -> Pace:
-    """On a line whose capacity is measured."""
+    """On a line whose capacity is measured, with bulk that waits."""
     pace = Pace(LinkEstimator("b"))
+    pace.link.on_offered(100_000_000)
     pace.link.on_round_trip(0.05)
     feed(pace.link.capacity, rate, 3 * STRETCH_S)
     return pace
@@ -86,9 +96,20 @@ def test_while_something_small_waits_bulk_leaves_it_room() -> None:
     pace = pace_on(5e6)
     pace.limit(10.0)
     pace.link.on_offered(1000, small=True)
-    assert pace.limit(10.0) == pytest.approx(BESIDE_SMALL * 5e6, rel=0.01)
+    assert pace.limit(10.0) == pytest.approx(FIRST_SMALL * 5e6, rel=0.01)
+    assert pace.limit(10.1 + FIRST_S) == pytest.approx(BESIDE_SMALL * 5e6, rel=0.01)
     pace.link.on_withdrawn(1000, small=True)
-    assert pace.limit(10.1) == math.inf
+    assert pace.limit(10.2 + FIRST_S) == math.inf
+
+
+def test_where_no_bulk_waits_small_ones_may_use_its_connections_as_fast_as_the_line_allows() -> None:
+    pace = pace_on(5e6)
+    pace.lease(2e6, 1e6, until=20.0)
+    pace.link.on_withdrawn(100_000_000)
+    pace.link.on_offered(1000, small=True)
+    assert pace.limit(10.0) == math.inf
+    pace.link.on_offered(100_000_000)
+    assert pace.limit(10.1) == 2e6
 
 
 def test_a_long_queue_is_drained_until_it_is_short() -> None:

@@ -9,11 +9,11 @@ from pdd.core.policies import POLICIES, Adaptive, CatchUp, OneShot, Progress
 counts = st.integers(0, 5000)
 
 
-def progress(backlog: int, *, reports: int = 1, last: int = 1 << 30, load: float = 0.0) -> Progress:
-    return Progress(100 + backlog, 100, reports, last, load)
+def progress(backlog: int, *, reports: int = 1, fruitless: int = 0, load: float = 0.0) -> Progress:
+    return Progress(100 + backlog, 100, reports, fruitless, load)
 
 
-progresses = st.builds(Progress, counts, counts, st.integers(1, 80), counts, st.floats(0, 1))
+progresses = st.builds(Progress, counts, counts, st.integers(1, 80), counts, st.floats(0, 1), *[st.floats(0, 1e3)] * 3)
 
 
 @given(progresses)
@@ -27,8 +27,8 @@ def test_catch_up_waits_until_the_backlog_is_small(backlog: int, due: bool) -> N
 
 
 def test_catch_up_yields_when_waiting_gains_nothing_more() -> None:
-    assert not CatchUp().due(progress(100, last=101))
-    assert CatchUp().due(progress(100, last=100))
+    assert not CatchUp().due(progress(100, fruitless=15)), "several requests share MD's slices: one report says little"
+    assert CatchUp().due(progress(100, fruitless=16))
 
 
 def test_main_decode_ahead_of_what_the_relay_knows_is_no_backlog() -> None:
@@ -38,6 +38,24 @@ def test_main_decode_ahead_of_what_the_relay_knows_is_no_backlog() -> None:
 def test_adaptive_takes_the_shortest_use_of_a_relay_under_pressure() -> None:
     assert not Adaptive().due(progress(100, load=0.5))
     assert Adaptive().due(progress(100, load=0.75))
+
+
+def measured(backlog: int, load: float, *, extend_tokens_per_s: float = 300.0, rtt_s: float = 0.0) -> Progress:
+    """RLD writes 20 tokens a second."""
+    return Progress(100 + backlog, 100, 2, 0, load, 0.05, extend_tokens_per_s, rtt_s)
+
+
+@pytest.mark.parametrize(("load", "longest"), [(0.0, 14), (0.375, 29), (0.6, 74)])
+def test_adaptive_takes_a_longer_stall_the_fuller_the_relay_is(load: float, longest: int) -> None:
+    """One step of RLD's is worth the place of an empty one; MD extends over 15 tokens in it."""
+    assert Adaptive().due(measured(longest, load))
+    assert not Adaptive().due(measured(longest + 2, load))
+
+
+def test_adaptive_counts_nothing_that_is_on_its_way() -> None:
+    """In a round trip of 0.5 s RLD writes 10 tokens more."""
+    assert not Adaptive().due(measured(25, 0.0))
+    assert Adaptive().due(measured(25, 0.0, rtt_s=0.5))
 
 
 @given(progresses)

@@ -14,7 +14,7 @@ from pdd.core.roles.held import Computed, Wrote
 from pdd.core.roles.main_decode import MainDecode
 from pdd.core.roles.prefill import Prefill
 from pdd.core.roles.relay_decode import RelayDecode
-from pdd.core.roles.relaying import Pen
+from pdd.core.roles.relaying import Pen, RelayState
 from pdd.core.roles.worker import Worker
 from pdd.core.sampling import Finish, Sampling
 from pdd.core.timeouts import TimeOuts
@@ -210,21 +210,88 @@ def relaying() -> RelayDecode:
     return machine
 
 
+def yields(effects: list[Effect]) -> list[msg.Message]:
+    return [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, msg.Yield)]
+
+
 def test_the_relay_never_speaks_at_or_after_its_fence() -> None:
     machine = relaying()
     machine.handle(ev.StepDone(written=(msg.Written(R, E1, 1, (12,)),)), 1.1)
-    effects = hear(machine, PEERS[Role.MAIN], msg.MainReady(R, E1, 1), 1.2)
+    assert Speak(KEY, 3) in hear(machine, PEERS[Role.MAIN], msg.MainReady(R, E1, 1), 1.2)
+    effects = machine.handle(ev.StepDone(written=(msg.Written(R, E1, 2, (13,)),)), 1.25)
     assert Hush(KEY) in effects
-    yields = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, msg.Yield)]
-    assert yields == [msg.Yield(R, E1, 2, msg.Written(R, E1, 0, (11, 12)))] * 2
-    late = machine.handle(ev.StepDone(written=(msg.Written(R, E1, 2, (13,)),)), 1.3)
+    assert yields(effects) == [msg.Yield(R, E1, 3, msg.Written(R, E1, 0, (11, 12, 13)))] * 2
+    late = machine.handle(ev.StepDone(written=(msg.Written(R, E1, 3, (14,)),)), 1.3)
     assert not [e for e in late if isinstance(e, Send)]
-    assert machine.held[R].out == [11, 12]
+    assert machine.held[R].out == [11, 12, 13]
+
+
+def test_a_relays_bound_falls_with_its_load_and_is_counted_where_it_holds() -> None:
+    """Eight places, a bound of 80 outputs: what it may write before it asks again, and whether it may then go on."""
+    granted, counted = [], []
+    for running in range(9):
+        machine = worker(Role.RELAY)
+        machine.start(0.0)
+        machine.handle(ev.StepDone(load=msg.EngineLoad(running=running)), 0.5)
+        command = msg.PrepareRelay(R, E1, CAST, (5, 6, 7), 3, Sampling(max_tokens=900), relay_bound=80)
+        hear(machine, ROUTER, command)
+        held = machine.held[R]
+        held.out, held.whole = [1], True
+        machine.begin_relay(held)  # type: ignore[attr-defined]
+        granted.append(machine.bound(held))  # type: ignore[attr-defined]
+        step = ev.StepDone(written=(msg.Written(R, E1, 1, (7,) * 79),), load=msg.EngineLoad(running=running))
+        names = [effect.name for effect in machine.handle(step, 1.5) if isinstance(effect, Count)]
+        counted.append("pdd_relay_paused_total" in names)
+    assert granted == [80, 70, 60, 50, 40, 30, 20, 10, 10]
+    assert counted == [False] * 4 + [True] * 5
+
+
+@pytest.mark.parametrize(
+    ("others", "free_pages", "taken"), [(0, 100, True), (3, 100, True), (4, 100, False), (0, 50, True), (0, 49, False)]
+)
+def test_a_warm_up_is_taken_only_where_half_of_everything_is_free(others: int, free_pages: int, taken: bool) -> None:
+    machine = worker(Role.MAIN)
+    machine.start(0.0)
+    for i in range(others):
+        hear(machine, ROUTER, msg.PrepareMain(RequestId(f"o{i}"), E1, CAST, (5, 6), 2, Sampling(max_tokens=9)))
+    machine.handle(ev.StepDone(load=msg.EngineLoad(free_pages=free_pages, total_pages=100)), 0.5)
+    command = msg.PrepareMain(R, E1, CAST, (5, 6, 7), 3, Sampling(max_tokens=9), warm_up=True)
+    effects = hear(machine, ROUTER, command)
+    assert any(isinstance(effect, OpenSequence) for effect in effects) is taken
+    assert any(isinstance(e, Send) and isinstance(e.message, msg.Refused) for e in effects) is not taken
+
+
+def test_a_relay_measures_how_fast_main_decode_extends_since_its_first_report() -> None:
+    relay = RelayState()
+    relay.report(1, 1.15)
+    assert relay.extend_tokens_per_s == 0.0
+    relay.report(4, 1.45)
+    relay.report(3, 1.5)  # an older one
+    assert relay.extend_tokens_per_s == pytest.approx(3 / 0.35)
+    assert (relay.main_known, relay.reports) == (4, 3)
+
+
+def test_a_yield_does_not_wait_for_a_token_that_does_not_come() -> None:
+    """RLD's engine has no page for it, or its step is long."""
+    machine = relaying()
+    hear(machine, PEERS[Role.MAIN], msg.MainReady(R, E1, 1), 1.2)
+    assert not yields(machine.handle(ev.TimerFired(), 1.25))
+    assert yields(machine.handle(ev.TimerFired(), 1.6)) == [msg.Yield(R, E1, 1, msg.Written(R, E1, 0, (11,)))] * 2
+
+
+def test_a_cut_takes_back_a_yield_that_waits_for_its_token() -> None:
+    machine = relaying()
+    hear(machine, PEERS[Role.MAIN], msg.MainReady(R, E1, 1), 1.2)
+    effects = hear(machine, ROUTER, msg.Cut(R, E1), 1.21)
+    assert Send(ROUTER, msg.CutAnswer(R, E1, True)) in effects and Speak(KEY, None) in effects
+    later = machine.handle(ev.StepDone(written=(msg.Written(R, E1, 1, (12,)),)), 1.3)
+    assert not yields(later + machine.handle(ev.TimerFired(), 2.0))
 
 
 def test_a_yield_is_repeated_until_each_has_answered() -> None:
     machine = relaying()
     hear(machine, PEERS[Role.MAIN], msg.MainReady(R, E1, 1), 1.2)
+    assert yields(machine.handle(ev.StepDone(written=(msg.Written(R, E1, 1, (12,)),)), 1.3))
 
     def repeated(now: float) -> list[Peer]:
         effects = machine.handle(ev.TimerFired(), now)
@@ -251,6 +318,7 @@ def test_a_cut_is_promised_before_a_yield_and_denied_after() -> None:
     assert not [e for e in effects if isinstance(e, Send) and isinstance(e.message, msg.Yield)]
     other = relaying()
     hear(other, PEERS[Role.MAIN], msg.MainReady(R, E1, 1), 1.2)
+    assert yields(other.handle(ev.StepDone(written=(msg.Written(R, E1, 1, (12,)),)), 1.3))
     assert Send(ROUTER, msg.CutAnswer(R, E1, False)) in hear(other, ROUTER, msg.Cut(R, E1))
 
 

@@ -1,5 +1,6 @@
 """Routes by predicted seconds: what decides between P-MD and P-RLD-MD, and what never is a route."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -32,6 +33,7 @@ def test_many_missed_bytes_on_a_slow_line_take_the_relay() -> None:
     best = routes(1000, [p()], [r()], [m()], GIVEN)[0]  # 10 MB over 1 MB/s against 1 s of prefill
     assert best.name == "P-RLD-MD"
     assert best.terms["relay_price"] == 0.5
+    assert best.rtt_s == 0.05, "as P measures it; the policy is told"
 
 
 def test_a_hit_at_main_decode_leaves_the_relay_alone() -> None:
@@ -60,7 +62,7 @@ def test_a_full_relay_costs_more() -> None:
         next(route for route in routes(200, [busy_p], [relay], [m()], GIVEN) if route.name == "P-RLD-MD").seconds
         for relay in (r(), full)
     ]
-    assert prices[1] - prices[0] == GIVEN.full_batch_s
+    assert prices[1] - prices[0] == pytest.approx(GIVEN.full_batch_s)
 
 
 def test_prefill_hosts_the_relay_where_none_has_room_and_it_has() -> None:
@@ -92,6 +94,13 @@ def test_a_cold_burst_spreads_over_equal_workers() -> None:
                 worker.assigned_tokens += 500 if worker.peer.role is Role.PREFILL else 0
     assert [worker.assigned_sequences for worker in prefills] == [15, 15]
     assert [worker.assigned_sequences for worker in mains] == [10, 10, 10]
+
+
+def test_a_relay_that_knows_the_prompt_is_not_filled_to_the_brim_for_it() -> None:
+    """Over the near path what is missed costs little: 10 MB are 20 ms."""
+    knows = r("r1", hit=1000, load=EngineLoad(running=1))
+    assert routes(1000, [p()], [knows, r("r2")], [m()], GIVEN)[0].cast.relay == r("r2").peer
+    assert routes(1000, [p()], [r("r1", hit=1000), r("r2")], [m()], GIVEN)[0].cast.relay == knows.peer
 
 
 @given(st.integers(1, 100_000), st.integers(0, 100_000), st.integers(0, 100_000), st.floats(1e3, 1e10))

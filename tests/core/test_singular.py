@@ -54,6 +54,15 @@ def test_a_prefix_that_only_prefill_knows_opens_the_gap_and_withholds_cuts() -> 
     assert watched.gap == pytest.approx(0.9) and watched.why_not() == "gap"
 
 
+def test_the_gap_is_what_hits_at_prefill_are_ahead_of_hits_at_main_decode() -> None:
+    watched = guard()
+    assert (watched.at_prefill, watched.at_main, watched.gap) == (0.0, 0.0, 0.0)
+    watched.served(1000, 900, 600)
+    watched.served(1000, 700, 600)
+    assert watched.at_main == pytest.approx(0.6) and 0.7 < watched.at_prefill < 0.9
+    assert watched.gap == pytest.approx(watched.at_prefill - watched.at_main)
+
+
 def test_the_gap_closes_when_main_decode_has_learned() -> None:
     watched = guard()
     for _ in range(20):

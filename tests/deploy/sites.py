@@ -1,8 +1,6 @@
 """Both sites in containers, as a user runs them: the unchanged compose file, an .env, `make certs`; and what a fault needs."""
 
 import json
-import os
-import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,19 +22,22 @@ PORTS = {
     "PROMETHEUS_B_PORT": 18091,
     "GRAFANA_PORT": 18030,
 }
+PROMETHEUS = {"a": "PROMETHEUS_PORT", "b": "PROMETHEUS_B_PORT"}
 LINE_ENDS = ("prefill", "nats-a", "main", "nats-b")  # who crosses the line in a request
 CUT_AT = ("main", "nats-b")
 WORKERS = ("prefill", "relay_decode", "main_decode")
 DELAY_MS, RATE_MBIT = 25.0, 60.0
-UP_S, STOP_S, LOOK_S = 240, 90, 0.2
+UP_S, LOOK_S = 120, 0.2
 DRAIN_S = 20
 
 T = TypeVar("T")
 
 
 class Sites:
-    def __init__(self, engine: DockerEngine, folder: Path) -> None:
+    def __init__(self, engine: DockerEngine, folder: Path, until: float) -> None:
+        """`until`: by the monotonic clock, when no further test is begun."""
         self.engine = engine
+        self.until = until
         self.credentials = folder / "certs"
         self._env = folder / ".env"
         make_credentials(self.credentials, [], [])
@@ -77,6 +78,11 @@ class Sites:
     @property
     def api(self) -> str:
         return f"http://{HOST}:{PORTS['API_PORT']}/v1"
+
+    @property
+    def prometheus(self) -> dict[str, str]:
+        """By the dashboard's names of its data sources."""
+        return {f"pdd-{site}": f"http://{HOST}:{PORTS[port]}" for site, port in PROMETHEUS.items()}
 
     def workers(self) -> dict[str, dict[str, Any]]:
         """Those that the router hears, by name."""
@@ -126,4 +132,4 @@ class Sites:
 
     def crash(self, service: str) -> None:
         """Its process dies as from a fault of its own: the engine may restart it."""
-        os.kill(self.state(self.containers(service)[0])["Pid"], signal.SIGKILL)
+        self.engine.place.kill(self.state(self.containers(service)[0])["Pid"])

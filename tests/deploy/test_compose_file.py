@@ -1,5 +1,6 @@
 """The compose file by itself: it follows the specification, keeps the sites apart, and says no more than .env.example explains."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -9,6 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
+
+from infra.ci.machine import compose_plugin
 
 ROOT = Path(__file__).resolve().parents[2]
 COMPOSE = ROOT / "docker-compose.yml"
@@ -39,6 +42,42 @@ def passes(*command: str) -> None:
 
 def test_the_compose_file_follows_the_specification() -> None:
     passes(tool("check-jsonschema"), "--builtin-schema", "vendor.compose-spec", str(COMPOSE))
+
+
+def compose(*words: str, **told: str) -> str:
+    """Compose by itself, without an engine, as on a host with this environment and no .env."""
+    plugin = compose_plugin()
+    if plugin is None:
+        pytest.skip("Compose's plugin is not installed")
+    told = {"PATH": os.environ["PATH"], "HOME": os.environ.get("HOME", "/"), **told}
+    command = [plugin, "--env-file", os.devnull, *words]
+    done = subprocess.run(command, cwd=ROOT, env=told, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_compose_itself_takes_the_file_for_each_site_and_for_both() -> None:
+    for profiles in ("site-a", "site-b", "site-a,site-b"):
+        assert compose("config", "--quiet", COMPOSE_PROFILES=profiles) == ""
+    assert compose("-f", "docker-compose.yml", "-f", "infra/docker/gpu.yml", "--profile", "*", "config", "-q") == ""
+
+
+def test_a_setting_without_a_name_of_its_own_comes_from_pdd_env(tmp_path: Path) -> None:
+    (tmp_path / "pdd.env").write_text("PDD_API_KEYS=one,two\nPDD_SITE=nowhere\n")
+    told = yaml.safe_load(
+        compose("-f", str(COMPOSE), "--project-directory", str(tmp_path), "--profile", "site-a", "config")
+    )["services"]
+    assert told["router"]["environment"]["PDD_API_KEYS"] == "one,two"
+    assert told["router"]["environment"]["PDD_SITE"] == "a", "what the compose file says goes first"
+
+
+def test_site_b_needs_site_a_s_address_and_its_own_credentials_alone() -> None:
+    told = yaml.safe_load(compose("--profile", "site-b", "config", SITE_A_HOST="a.example.net"))["services"]
+    assert set(told) == {"model", "nats-b", "main", "prometheus-b"}
+    assert told["nats-b"]["environment"]["NATS_HUB"] == "tls://a.example.net:7422"
+    assert told["main"]["environment"]["PDD_OTLP_ENDPOINT"] == "https://a.example.net:4319"
+    mounted = {volume["source"] for service in told.values() for volume in service["volumes"]}
+    assert {source for source in mounted if "/certs/" in source} == {str(ROOT / "certs" / "site-b")}
 
 
 def test_the_dockerfiles_have_nothing_that_hadolint_minds() -> None:

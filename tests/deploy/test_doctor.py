@@ -18,9 +18,14 @@ import uvicorn
 from rich.console import Console
 
 from infra.certs.make import make as make_credentials
+from pdd.adapters.credentials import Credentials
 from pdd.adapters.tls_look import look_at_certificate
+from pdd.cli.doctor_looks import kv_ports
+from pdd.cli.doctor_place import Place
 from pdd.cli.drain import DrainError, drain
 from pdd.cli.run_directory import RunDirectory
+from pdd.core.ids import Peer, Role
+from pdd.core.messages import Beat, EngineLoad, WorkerCard
 from pdd.runtime.health import Health, Stage, worker_app
 
 PDD = Path(sys.executable).with_name("pdd")
@@ -109,6 +114,24 @@ def test_making_credentials_again_keeps_keys_and_renewing_keeps_the_authority(ma
     changed = {str(name) for name, data in before.items() if (folder / name).read_bytes() != data}
     assert changed == {f"site-{site}/{name}" for site in "ab" for name in ("cert.pem", "key.pem")}
     assert look_at_certificate(folder / "site-b").days_left > 365
+
+
+def test_a_closed_kv_port_is_named_where_p_stands() -> None:
+    place = Place(
+        "a", "", Credentials(), None, router="127.0.0.1:1", otlp_endpoint=None, model_dir=None, http_port=None
+    )
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        ports = {"main-1": int(server.getsockname()[1]), "main-2": nobody()}
+        beats = [
+            (
+                Peer("b", Role.MAIN, name, 1),
+                Beat(1, WorkerCard("f", 1, 1, 1, f"tls://127.0.0.1:{port}"), (), EngineLoad()),
+            )
+            for name, port in ports.items()
+        ]
+        closed, fine = asyncio.run(kv_ports(place, beats)), asyncio.run(kv_ports(place, beats[:1]))
+    assert (closed.state, fine.state) == ("fail", "ok")
+    assert "main-2" in closed.found and "main-1" not in closed.found and "KV_ADDRESS" in closed.do
 
 
 @contextmanager

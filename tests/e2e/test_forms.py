@@ -11,7 +11,7 @@ from tests.e2e.client import Client, hooks, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 
-NUMBERS = {"structured_outputs": {"regex": r"\[([0-9]{1,5}, ){30,40}1\]"}}
+NUMBERS = {"structured_outputs": {"regex": r"\[([1-9][0-9]{0,4}, ){30,40}1\]"}}
 CITY = {
     "type": "object",
     "properties": {"city": {"enum": ["Köln", "Bonn"]}},

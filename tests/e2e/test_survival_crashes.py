@@ -14,7 +14,7 @@ from pdd.cli.fleet import Line
 from pdd.cli.line import change
 from tests.e2e.client import Client, until
 from tests.e2e.conftest import serving
-from tests.e2e.streams import Stream, counted, kill, mend, survivors
+from tests.e2e.streams import QUICK, Stream, counted, kill, mend, survivors
 from tests.models import prompt
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
@@ -136,3 +136,20 @@ def test_hits_survive_the_death_of_the_index(client: Client) -> None:
     mend(client)
     again = Stream(client, ids + first.ids, 20).right()
     assert again.hit("prefill") >= 192  # the whole blocks of the prompt, without the last
+
+
+def test_the_death_of_the_router_ends_its_clients_frees_its_workers_and_forgets_no_hit(client: Client) -> None:
+    """Workers notice by the lease that nobody renews. What they have cached the next life finds by the index."""
+    ids = prompt(256, seed=7200)
+    first = Stream(client, ids, 20, route="P-MD").right()
+    stream = Stream(client, prompt(150, seed=7201), 3000, route="P-RLD-MD", fence=2500)
+    until(lambda: stream.tokens >= 20)
+    kill(client.deployment, "router")
+    until(lambda: stream.ended, seconds=5)
+    assert stream.tokens < stream.max_tokens
+    until(
+        lambda: not any(client.metric(name, "pdd_held_requests") for name in (P, RLD, MD)), float(QUICK["LEASE_S"]) + 5
+    )
+    mend(client)
+    again = Stream(client, ids + first.ids, 20, route="P-MD").right()
+    assert again.hit("prefill") >= 192 and again.hit("main_decode") >= 192

@@ -9,12 +9,15 @@ import msgspec
 from pdd.core.cost import EngineCost
 from pdd.core.ids import Role
 from pdd.core.routing import RoutingSettings
-from pdd.plan.simulated import FleetPlan, LinePlan, SimFleet, WorkerPlan, limits_of
+from pdd.plan.fleet_parts import FleetPlan, LinePlan, WorkerPlan, limits_of
+from pdd.plan.simulated import SimFleet
 from pdd.sim.kv import Sizes
 from pdd.sim.report import Run
+from pdd.sim.scenario import Scenario, variant
 from pdd.sim.workload import Load
 
 HERE = Path(".")
+SCENARIOS = Path(__file__).resolve().parents[2] / "loadgen" / "scenarios"
 KV_BYTES = 1000
 AGENTS = {
     "agent": {
@@ -67,3 +70,34 @@ def simulated(plan: FleetPlan, table: dict[str, Any] | None = None, seed: int = 
 def times(run: Run) -> list[tuple[str, int, float | None, float | None, float | None]]:
     """What each request's client saw, in a fixed order."""
     return sorted((r.session, r.turn, r.first_s, r.second_s, r.last_s) for r in run.records)
+
+
+TINY = {
+    "name": "tiny",
+    "model": "qwen3-32b",
+    "context_tokens": 12_000,
+    "load": {
+        "hits": {"context_tokens": 8192, "outputs": {"median": 60}},
+        "rate_per_s": 6.0,
+        "duration_s": 15.0,
+        "warmup_s": 3.0,
+    },
+    "fleet": {
+        "prefill": {
+            "workers": 1,
+            "chip": "H100",
+            "cards": 2,
+            "max_sequences": 64,
+            "cost": {"prefill_tokens_per_s": 9000},
+        },
+        "relay": {"workers": 1, "chip": "H100", "cards": 2, "max_sequences": 32},
+        "main": {"workers": 1, "chip": "H200", "cards": 2, "max_sequences": 32},
+    },
+    "line": {"gbit_s": 2.0},
+    "sla": {"ttft_s": 1.5, "tpot_s": 0.05},
+    "price": {"nodes": {"H100": 1.0, "H200": 1.25}, "line": 0.3},
+}
+
+
+def tiny(**changes: Any) -> Scenario:
+    return variant(msgspec.convert(TINY, Scenario), changes)

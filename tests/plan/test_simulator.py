@@ -9,8 +9,10 @@ from pdd.core.effects import CloseSequence, OpenSequence, Speak
 from pdd.core.events import StepDone
 from pdd.core.ids import Key, Role
 from pdd.core.sampling import Sampling
+from pdd.core.singular import SingularSettings
+from pdd.plan.fleet_parts import limits_of
 from pdd.plan.house import EngineSpec, House, HouseSpec
-from pdd.plan.simulated import SimFleet, limits_of
+from pdd.plan.simulated import SimFleet
 from pdd.sim.engine import END, Lengths, SimEngine
 from pdd.sim.kv import Sizes
 from pdd.sim.report import Run, summarize
@@ -37,7 +39,7 @@ def test_every_request_is_answered_whole_and_everything_is_given_back() -> None:
     fleet, run = simulated(fleet_plan())
     assert run.records and not [record.error for record in run.records if record.error]
     assert all(record.outputs == sum(record.shares.values()) for record in run.records)
-    fleet.world.run(fleet.world.now() + 30)
+    fleet.world.run(fleet.world.now() + SingularSettings().patience_s + 1)  # MD learns what RLD ended
     for name, worker in fleet.workers.items():
         load = worker.engine.batch.load()
         assert worker.node.machine.idle, name

@@ -5,20 +5,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
-
-import msgspec
-import pytest
 
 from pdd.adapters import staging
-from pdd.core import effects as fx
-from pdd.core import events as ev
 from pdd.core import messages as msg
 from pdd.core import pool
-from pdd.core.ids import Role, TransferId
 from pdd.core.roles import casting, cuts, receiver, router
 from pdd.core.roles.course import Course
-from pdd.core.roles.held import Held, Wrote
+from pdd.core.roles.held import Wrote
 from pdd.core.roles.main_decode import MainDecode
 from pdd.core.roles.prefill import Prefill
 from pdd.core.roles.relay_decode import RelayDecode
@@ -27,8 +20,44 @@ from pdd.core.roles.router import Router
 from pdd.core.roles.worker import Worker
 from pdd.core.singular import Singular
 from tests.sim import scenes
-
-Patch = Callable[[pytest.MonkeyPatch], None]
+from tests.sim.patches import (
+    ByName,
+    Patch,
+    any_epoch,
+    any_sender,
+    back_to_older,
+    both,
+    close_at_yield,
+    counted_from_base,
+    cut_at_once,
+    deaf_to_lives,
+    forget_at_end,
+    forgotten_pin,
+    instead,
+    keep_buffer,
+    kv_of_any_epoch,
+    learn_late,
+    method,
+    never_at_router,
+    never_at_worker,
+    no_end_of_pause,
+    no_repeated_yield,
+    no_second_report,
+    no_stall,
+    nothing,
+    only_gaps,
+    only_the_pen,
+    pen_from_messages,
+    relay_for_strangers,
+    renewed_for_ever,
+    row,
+    short_lease,
+    speak_when_whole,
+    taken_twice,
+    tickets_of_any_life,
+    without_epoch,
+    yield_anew,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,268 +70,16 @@ class Mutation:
     scene: Callable[[], None] | None = None
 
 
-def instead(owner: Any, name: str, make: Callable[[Any], Any]) -> Patch:
-    """`make(original)` takes the place of a method."""
-    return lambda patching: patching.setattr(owner, name, make(getattr(owner, name)))
-
-
-def nothing(owner: Any, name: str, result: Any = None) -> Patch:
-    return lambda patching: patching.setattr(owner, name, lambda *args, **named: result)
-
-
-def row(machine: Any, phase: Any, kind: type, action: str) -> Patch:
-    return lambda patching: patching.setitem(machine.ROWS, (phase, kind), action)
-
-
-def both(*patches: Patch) -> Patch:
-    def patch(patching: pytest.MonkeyPatch) -> None:
-        for one in patches:
-            one(patching)
-
-    return patch
-
-
-def method(owner: Any, name: str, function: Any) -> Patch:
-    return lambda patching: patching.setattr(owner, name, function, raising=False)
-
-
-# -- epochs and casts --------------------------------------------------------------------------------------------------
-
-
-def any_epoch(original: Any) -> Any:
-    def current(self: Router, sender: Any, request: Any, epoch: Any, counter: str) -> Course | None:
-        course = self.courses.get(request)
-        if counter == "pdd_tokens_dropped_total" and course and course.role_of(sender):
-            return course
-        return original(self, sender, request, epoch, counter)
-
-    return current
-
-
-def any_sender(original: Any) -> Any:
-    def current(self: Router, sender: Any, request: Any, epoch: Any, counter: str) -> Course | None:
-        course = self.courses.get(request)
-        return course if course and course.epoch == epoch else None
-
-    return current
-
-
-def relay_for_strangers(original: Any) -> Any:
-    return lambda self, sender, written: original(self, sender, written) or Role.RELAY
-
-
-def without_epoch(text: str) -> TransferId:
-    request, _, name, incarnation = text.rsplit(".", 3)
-    return TransferId(f"{request}.0.{name}.{incarnation}")
-
-
-def kv_of_any_epoch(original: Any) -> Any:
-    def checked(self: staging.Staging, transfer: Any, epoch: Any, *more: Any) -> Any:
-        owner = self._reserved.get(transfer)
-        return original(self, transfer, owner.expected.epoch if owner else epoch, *more)
-
-    return checked
-
-
-class ByName(list[Any]):
-    """Peers, whatever life they are in."""
-
-    def __contains__(self, peer: Any) -> bool:
-        return any(peer.name == other.name for other in self)
-
-
-def tickets_of_any_life(original: Any) -> Any:
-    def peer(self: Any, sender: Any, message: Any) -> None:
-        held = self.held.get(message.request)
-        if isinstance(message, msg.Ticket) and held:
-            message = msgspec.structs.replace(message, epoch=held.epoch)
-        original(self, sender, message)
-
-    return peer
-
-
-def deaf_to_lives(original: Any) -> Any:
-    """What was meant for a former life is taken."""
-
-    def hear(self: Any, heard: ev.Heard) -> None:
-        original(self, ev.Heard(heard.sender, self.me, heard.message))
-
-    return hear
-
-
-def back_to_older(original: Any) -> Any:
-    def assign(self: Any, sender: Any, command: msg.Assignment) -> None:
-        held = self.held.get(command.request)
-        if held and command.epoch < held.epoch:
-            self.forget(held)
-        original(self, sender, command)
-
-    return assign
-
-
-def keep_buffer(original: Any) -> Any:
-    def leave(self: Router, course: Course) -> None:
-        kept = dict(course.waiting)
-        original(self, course)
-        course.waiting.update(kept)
-
-    return leave
-
-
-def counted_from_base(original: Any) -> Any:
-    def command(*args: Any) -> msg.Assignment:
-        made = original(*args)
-        return msgspec.structs.replace(made, prompt_len=len(made.ids))
-
-    return command
-
-
-def taken_twice(original: Any) -> Any:
-    def take(self: Course, written: msg.Written, speaker: Role) -> None:
-        original(self, msgspec.structs.replace(written, start=max(written.start, len(self.out))), speaker)
-
-    return take
-
-
-# -- the pen -----------------------------------------------------------------------------------------------------------
-
-
-def learn_late(self: Any, held: Held, event: Wrote) -> None:
-    held.learn(event.written)
-
-
-def yield_anew(self: Any, held: Any, sender: Any, message: Any) -> None:
-    self._yield(held)
-
-
-def close_at_yield(original: Any) -> Any:
-    def give(self: Any, held: Any) -> None:
-        original(self, held)
-        self.emit(fx.CloseSequence(held.key))
-
-    return give
-
-
-def speak_when_whole(self: Any, held: Any) -> None:
-    self._speak(held)
-
-
-def no_repeated_yield(original: Any) -> Any:
-    return lambda self, held: None if held.phase is Pen.YIELDED else original(self, held)
-
-
-def no_end_of_pause(original: Any) -> Any:
-    return lambda self, held: None if held.phase is Pen.PAUSED else original(self, held)
-
-
-def cut_at_once(original: Any) -> Any:
-    def consider(self: Router, course: Course) -> None:
-        main = course.cast.get(Role.MAIN)
-        if course.cut is None and main and self.cuts.wanted(course, self.routing.step_s, self.now):
-            course.cut = True
-            self.emit(self.cuts.asked())
-            self._part(course, Role.MAIN, main)
-
-    return consider
-
-
-def never_at_router(what: str) -> Patch:
-    def make(original: Any) -> Any:
-        return lambda self, course, name, *more, **named: name != what and original(self, course, name, *more, **named)
-
-    return instead(Router, "_every", make)
-
-
-def never_at_worker(what: str) -> Patch:
-    return instead(
-        Worker, "every", lambda original: lambda self, held, name, s: name != what and original(self, held, name, s)
-    )
-
-
-def no_second_report(original: Any) -> Any:
-    return lambda self, held: None if held.phase.name == "SHADOWING" else original(self, held)
-
-
-def forgotten_pin(original: Any) -> Any:
-    """A lease that counts for nothing: what it reads may be evicted."""
-
-    def descend(self: pool.Pool, lease: Any, child: Any) -> None:
-        lease.node = child
-
-    return descend
-
-
-# -- time and losses ---------------------------------------------------------------------------------------------------
-
-
-def renewed_for_ever(original: Any) -> Any:
-    def tick(self: Any) -> None:
-        for held in self.held.values():
-            held.renewed_at = self.now
-        original(self)
-
-    return tick
-
-
-def short_lease(original: Any) -> Any:
-    def tick(self: Any) -> None:
-        for held in self.held.values():
-            if self.now - held.renewed_at > 1.5:
-                held.renewed_at = -1e9
-        original(self)
-
-    return tick
-
-
-def only_gaps(original: Any) -> Any:
-    def repeat(self: Router, course: Course) -> None:
-        kept = course.spoken_at
-        if not course.waiting:
-            course.spoken_at = self.now
-        original(self, course)
-        course.spoken_at = kept
-
-    return repeat
-
-
-def only_the_pen(original: Any) -> Any:
-    def repeat(self: Router, course: Course) -> None:
-        original(self, course)
-        pen = course.cast.get(course.pen)
-        self._effects = [
-            e for e in self._effects if not (isinstance(e, fx.Send) and isinstance(e.message, msg.Ask) and e.to != pen)
-        ]
-
-    return repeat
-
-
-def no_stall(original: Any) -> Any:
-    def watch(self: Router, course: Course) -> None:
-        course.progress_at = self.now
-        original(self, course)
-
-    return watch
-
-
-def forget_at_end(original: Any) -> Any:
-    def wrote(self: Any, held: Any, event: Wrote) -> None:
-        original(self, held, event)
-        if held.finish:
-            self.forget(held)
-
-    return wrote
-
-
-def pen_from_messages(original: Any) -> Any:
-    return lambda self, sender, held: original(self, sender, msgspec.structs.replace(held, fence=None))
-
-
 NO_YIELD_REPEATS = both(
     instead(Relay, "work_relay", no_repeated_yield), nothing(Relay, "main_still_ready"), never_at_router("yield")
 )
 
 MUTATIONS: dict[str, Mutation] = {
-    "skip the epoch check on tokens": Mutation(instead(Router, "_current", any_epoch), ("its own epoch",)),
+    "skip the epoch check on tokens": Mutation(
+        instead(Router, "_current", any_epoch),
+        ("its own epoch",),
+        scene=scenes.late_outputs_of_an_older_epoch_reach_nobody,
+    ),
     "skip the epoch check on KV": Mutation(
         both(
             lambda patching: patching.setattr(receiver, "TransferId", without_epoch),
@@ -315,6 +92,7 @@ MUTATIONS: dict[str, Mutation] = {
     "speak at the fence": Mutation(
         both(row(RelayDecode, Pen.YIELDED, Wrote, "relay_wrote"), row(Prefill, Pen.YIELDED, Wrote, "relay_wrote")),
         ("fence",),
+        scene=scenes.the_token_of_a_long_step_comes_after_the_yield,
     ),
     "yield twice with different fences": Mutation(
         both(
@@ -324,10 +102,12 @@ MUTATIONS: dict[str, Mutation] = {
             method(Relay, "main_still_ready", yield_anew),
         ),
         ("one fence",),
+        seeds=(10,),
     ),
     "forget the pin": Mutation(
         both(instead(pool.Pool, "_descend", forgotten_pin), nothing(pool.Pool, "_unpin")),
         ("the same ids", "AssertionError", "KeyError", "IllegalEvent"),
+        seeds=(5, 6),
     ),
     "free KV at yield": Mutation(instead(Relay, "_yield", close_at_yield), ("KV is kept",)),
     "accept a ticket of a former incarnation": Mutation(
@@ -336,6 +116,7 @@ MUTATIONS: dict[str, Mutation] = {
             instead(Worker, "_peer", tickets_of_any_life),
         ),
         ("KV to the cast",),
+        scene=scenes.a_ticket_of_a_former_life_is_void,
     ),
     "do not repeat a lost yield": Mutation(NO_YIELD_REPEATS, ("bounded wait",), scene=scenes.a_lost_yield_is_repeated),
     "take an index twice": Mutation(instead(Course, "take", taken_twice), ("its own epoch",)),
@@ -347,12 +128,12 @@ MUTATIONS: dict[str, Mutation] = {
         ("singular",),
         scene=scenes.a_long_prompt_with_a_short_answer_is_cut,
     ),
-    "cut without the guard": Mutation(nothing(Singular, "why_not"), ("the guard",)),
+    "cut without the guard": Mutation(nothing(Singular, "why_not"), ("the guard",), seeds=(10, 19)),
     "speak before the yield": Mutation(method(MainDecode, "filled", speak_when_whole), ("fence", "one writer")),
 }
 
 SWITCHES: dict[str, Mutation] = {
-    "inc": Mutation(instead(Worker, "_hear", deaf_to_lives), ("in the cast",)),
+    "inc": Mutation(instead(Worker, "_hear", deaf_to_lives), ("in the cast",), seeds=(7, 13)),
     "cmdrep": Mutation(never_at_router("command"), ("bounded wait",), scene=scenes.a_lost_command_is_repeated),
     "ticketrep": Mutation(never_at_worker("ticket"), ("bounded wait",), scene=scenes.a_lost_ticket_is_repeated),
     "mrrep": Mutation(
@@ -390,7 +171,11 @@ SWITCHES: dict[str, Mutation] = {
     "keepids": Mutation(
         instead(MainDecode, "wrote", forget_at_end), ("needless plan",), scene=scenes.the_last_frame_is_asked_for
     ),
-    "epochmem": Mutation(instead(Worker, "_assign", back_to_older), ("epochs rise",)),
+    "epochmem": Mutation(
+        instead(Worker, "_assign", back_to_older),
+        ("epochs rise", "needless plan"),
+        scene=scenes.a_late_command_of_an_older_epoch_starts_nothing,
+    ),
     "cutpen": Mutation(instead(Router, "_consider_cut", cut_at_once), ("who parts",)),
     "eosfin": Mutation(
         both(
@@ -399,8 +184,9 @@ SWITCHES: dict[str, Mutation] = {
             row(Prefill, Pen.FINISHED, msg.MainReady, "yield_anew"),
         ),
         ("the end",),
+        seeds=(6, 17),
     ),
-    "bufdrop": Mutation(instead(Router, "_leave", keep_buffer), ("its own epoch",)),
+    "bufdrop": Mutation(instead(Router, "_leave", keep_buffer), ("its own epoch",), seeds=(20, 31)),
     "absidx": Mutation(instead(casting, "command", counted_from_base), ("its own epoch", "the same ids", "one writer")),
     "pauseyield": Mutation(
         instead(Relay, "work_relay", no_end_of_pause),
@@ -423,7 +209,7 @@ SWITCHES: dict[str, Mutation] = {
     "relabel": Mutation(
         nothing(pool.Pool, "deepen"), ("found again",), scene=scenes.kv_of_an_ended_epoch_is_found_again
     ),
-    "tomb": Mutation(nothing(Worker, "_bury"), ("ended is ended",)),
+    "tomb": Mutation(nothing(Worker, "_bury"), ("ended is ended",), seeds=(4, 12)),
     "beatpen": Mutation(
         instead(Router, "_held", pen_from_messages),
         ("bounded wait",),

@@ -11,7 +11,7 @@ from pdd.core.roles.relaying import Pen
 from pdd.core.sampling import Sampling
 from pdd.core.timeouts import TimeOuts
 from pdd.plan.house import EngineSpec, House, HouseSpec
-from tests.sim.scenes import prompt
+from tests.sim.scene import prompt
 
 ROUTER = Peer("a", Role.ROUTER, "router", 1)
 ME = Peer("a", Role.RELAY, "r1", 1)

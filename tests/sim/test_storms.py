@@ -13,7 +13,7 @@ import pytest
 
 from pdd.core import effects as fx
 from pdd.core import events as ev
-from pdd.plan.coverage import ROWS, Coverage
+from pdd.plan.coverage import Coverage
 from pdd.plan.faults import Faults
 from pdd.plan.house import House
 from pdd.plan.seeds import outcome, outcomes, shrunk, told
@@ -22,8 +22,6 @@ from pdd.plan.storm import Storm
 from pdd.sim.world import Node
 
 SEEDS = 1000
-# A closing frame carries token 0, so nobody answers one while P computes.
-UNREACHABLE = {("prefill", "COMPUTING", "KvCloseAcked")}
 
 
 @pytest.mark.timeout(900)
@@ -41,12 +39,10 @@ def test_a_thousand_storms_break_no_law() -> None:
 
 def check_coverage(coverage: Coverage) -> None:
     """What a thousand storms must have been through; `pdd storms` lists what they have not."""
-    untaken = [row for row in coverage.untaken() if row not in UNREACHABLE]
-    acting = sum(not action.startswith("late") for action in ROWS.values())
-    assert len(untaken) <= acting / 12, untaken  # rare races; tests/core/test_roles.py enters every row by hand
+    assert len(coverage.untaken()) <= 1, coverage.untaken()
     unmet = coverage.unmet()
     kinds = {kind for kind, _ in coverage.faults}
-    assert len(unmet) <= len(kinds) * len(Stage) / 20, unmet
+    assert len(kinds) >= 17 and len(unmet) <= len(kinds) * len(Stage) / 20, unmet
 
 
 # -- the same again ----------------------------------------------------------------------------------------------------

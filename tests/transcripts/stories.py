@@ -7,7 +7,7 @@ from pdd.core import messages as msg
 from pdd.core.ids import Role
 from pdd.core.singular import SingularSettings
 from pdd.plan.stages import Stage
-from tests.sim.scenes import Q, Scene
+from tests.sim.scene import Q, Scene
 
 QUICK = {"line_bytes_per_s": 20_000.0}  # little is written while the KV crosses
 

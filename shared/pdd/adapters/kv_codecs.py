@@ -18,10 +18,14 @@ ITEM_BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 class Codec(NamedTuple):
-    """`pack` gives parts to send one after another; `unpack` fills `target` exactly or raises FrameError."""
+    """`pack` gives parts to send one after another, or none: send it as it is. `unpack` fills `target` exactly or raises FrameError.
+
+    `done`, where there is one, is told of those parts when they are answered, or will never be.
+    """
 
     pack: Callable[[memoryview, str], list[memoryview]]
     unpack: Callable[[memoryview, memoryview, str], None]
+    done: Callable[[list[memoryview]], None] | None = None
 
 
 def codecs() -> Mapping[str, Codec]:

@@ -66,6 +66,9 @@ class Intake:
     def count(self, reason: str) -> None:
         self.notes.note(Count("pdd_kv_frames_dropped_total", (("reason", reason),)))
 
+    def connections(self, count: int) -> None:
+        self.notes.note(Gauge("pdd_kv_connections", count))
+
     def _gauge(self) -> None:
         self.notes.note(Gauge("pdd_staging_bytes", self.staging.used_bytes))
 

@@ -167,8 +167,8 @@ class Session:
     def cut_short(self, frame: ChunkFrame, place: Place | Reason) -> None:
         """The connection ended inside the payload. Its sender knows, and sends the chunk again."""
         if isinstance(place, Place):
-            self._intake.staging.give_back(place)
             self._intake.count(Reason.SHORT)
+            self._intake.staging.give_back(place)
 
     def broken(self) -> None:
         """A frame could not be read: every open transfer may have lost one."""

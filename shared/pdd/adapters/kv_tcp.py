@@ -18,6 +18,7 @@ from ..core.wire import PROTOCOL, Hello
 from ..ports import Clock, KvChunk, KvSource, Notes, Sink
 from .kv_codecs import Codec
 from .kv_intake import Intake, wire_shape
+from .kv_nixl import NAME, NixlCarrier
 from .kv_report import Site
 from .kv_tcp_lane import Means
 from .kv_tcp_line import Line
@@ -34,8 +35,8 @@ class TcpKvLink:
     """Satisfies ports.KvLink. `advertise`: `host:port` as senders reach us, where that is not what we bind.
 
     `tls`: who connects must have a certificate of our authority, and other sites are connected to so alone; raises OSError where
-    the files are bad. `codecs`: how KV may be packed on its way to other sites. `owned`: lines to other sites have an owner who
-    is asked for leases (LineWanted, PaceLine).
+    the files are bad. `codecs`: how KV may be packed on its way to other sites. `carrier`: takes KV within the site, where both
+    sides have one. `owned`: lines to other sites have an owner who is asked for leases (LineWanted, PaceLine).
     """
 
     def __init__(
@@ -54,14 +55,20 @@ class TcpKvLink:
         options: TcpOptions | None = None,
         tls: TlsFiles | None = None,
         codecs: Mapping[str, Codec] = NONE,
+        carrier: NixlCarrier | None = None,
         owned: bool = False,
     ) -> None:
         self._source, self._sink, self._notes, self._clock = source, sink, notes, clock
         self._options = options or TcpOptions()
         self._chunk_tokens_max, self._advertise = chunk_tokens_max, advertise
         contexts = TlsContexts.of(tls) if tls else None
-        self._means = Means(Hello(PROTOCOL, me, fingerprint), source, clock, self._options, contexts, codecs)
+        self._carrier = carrier
+        if carrier:
+            codecs = {**codecs, NAME: carrier.codec}
+        self._means = Means(Hello(PROTOCOL, me, fingerprint), source, notes, clock, self._options, contexts, codecs)
         self.staging = Staging(staging_bytes, source.kv_shape)
+        if carrier:
+            carrier.register(self.staging.memory)
         self._intake = Intake(
             me, fingerprint, self.staging, sink, notes, credit_bytes=self._options.credit_bytes,
             codecs=codecs,
@@ -90,6 +97,8 @@ class TcpKvLink:
         for line in lines:
             line.join()
         self._listener.close()
+        if self._carrier:
+            self._carrier.forget(self.staging.memory)
 
     @property
     def address(self) -> str:
@@ -142,14 +151,15 @@ class TcpKvLink:
         for address in [address for address, line in self._lines.items() if line.resting]:
             del self._lines[address]
         name = effect.receiver.site
-        site = self._sites.setdefault(name, Site.to(name, self._owned and name != self._site))
+        site = self._sites.setdefault(name, Site.to(name, self._owned and name != self._site, self._options.paced))
         outbox = Outbox(
             wire_shape(self._source.kv_shape),
             site.pace,
             silence_s=self._options.silence_s,
             chunk_tokens_max=self._chunk_tokens_max,
             streams=self._options.streams_near if effect.near else self._options.streams_far,
-            codecs=() if effect.near else tuple(self._means.codecs),
+            codecs=() if effect.near else [name for name in self._means.codecs if name != NAME],
+            carrier=NAME if effect.near and self._carrier else "",
         )
         tell = partial(self._tell, site)
         return Line(effect.address, name, effect.near, outbox, self._means, tell, self._lock)
@@ -166,8 +176,9 @@ class TcpKvLink:
                 self._line_of.pop(event.transfer, None)
             self._sink(event)
         now = self._clock.now()
-        lines = [line for line in self._lines.values() if line.outbox.pace is site.pace and line.outbox.active]
+        lines = [line for line in self._lines.values() if line.outbox.pace is site.pace]
+        busy = [line for line in lines if line.outbox.active]
         limit = site.pace.limit(now)
-        for line in lines:
-            line.keep_pace(limit / len(lines))
+        for line in busy:
+            line.keep_pace(limit / len(busy))
         site.tell((line.outbox for line in lines), now, self._sink, self._notes)

@@ -2,6 +2,7 @@
 
 import ssl
 
+from ..core.errors import FrameError
 from .kv_tcp_socket import Channel, SocketChannel, TcpOptions, connect
 from .kv_tcp_tls import SCHEME, TlsChannel, TlsContexts
 
@@ -29,6 +30,19 @@ def dial(address: str, near: bool, options: TcpOptions, contexts: TlsContexts | 
     return below, channel
 
 
-def why_not(error: OSError) -> str | None:
-    """One word, where TLS is the reason."""
-    return "tls" if isinstance(error, NoTls | ssl.SSLError) else None
+class LineRefused(ConnectionError):
+    """The receiver's reason for refusing the whole connection."""
+
+
+def reason_of(error: Exception, connected: bool) -> str:
+    """One word for what ended a connection, or kept it from being made: it becomes a metric's label."""
+    match error:
+        case LineRefused():
+            return str(error)
+        case NoTls() | ssl.SSLError() if not connected:
+            return "tls"
+        case FrameError():
+            return "bad_frame"
+        case TimeoutError():
+            return "silent" if connected else "unreachable"
+    return "lost" if connected else "unreachable"

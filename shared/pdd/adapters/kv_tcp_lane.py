@@ -7,21 +7,24 @@ made or none got on. The threads end when the lane has been idle for long, and a
 import math
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 import msgspec
 
+from ..core.effects import Count
 from ..core.errors import FrameError
 from ..core.events import Event
+from ..core.ids import TransferId
 from ..core.lane import Lane
 from ..core.leaving import ChunkDue
 from ..core.outbox import Outbox
-from ..core.wire import Hello, Refuse
-from ..ports import Clock, KvChunk, KvSource
+from ..core.wire import AckFrame, Frame, Hello, Refuse
+from ..ports import Clock, KvChunk, KvSource, Notes
 from .kv_codecs import Codec
 from .kv_intake import wire_shape
-from .kv_tcp_dial import dial, why_not
+from .kv_tcp_dial import LineRefused, dial, reason_of
 from .kv_tcp_socket import Fare, SocketChannel, TcpOptions, fare, pace
 from .kv_tcp_stream import TcpStream
 from .kv_tcp_tls import TlsContexts
@@ -36,6 +39,7 @@ class Means:
 
     hello: Hello
     source: KvSource
+    notes: Notes
     clock: Clock
     options: TcpOptions
     tls: TlsContexts | None
@@ -46,6 +50,7 @@ class Way(Protocol):
     """The line that a lane belongs to. `changed` is the lock of all that is shared; `tell` wants it held."""
 
     address: str
+    site: str
     near: bool
     outbox: Outbox
     changed: threading.Condition
@@ -65,6 +70,7 @@ class LaneWorker:
         self._connect_at = 0.0  # not before
         self._paced_at = math.inf
         self._fare: Fare | None = None
+        self._lent: dict[tuple[TransferId, int, int, int], Callable[[], None]] = {}  # until it is answered
 
     # -- from any thread, under the line's lock -----------------------------------------------------------------------
 
@@ -141,19 +147,23 @@ class LaneWorker:
             with self._changed:
                 self._way.tell(self._outbox.fail(due.transfer, due.attempt, "sequence_closed"))
             return
-        parts = self._parts(due, chunk)
+        parts = self._packed(due, chunk) if due.codec else []
+        if not parts:
+            due, parts = replace(due, codec=""), [chunk.data.cast("B")]
+        lent = due.codec and self._means.codecs[due.codec].done
         with self._changed:
-            self._outbox.crossing(due, sum(part.nbytes for part in parts))
+            self._outbox.crossing(due, chunk.data.nbytes if lent else sum(part.nbytes for part in parts))
         stream.send(due.frame(wire_shape(chunk.shape), parts), parts)
 
-    def _parts(self, due: ChunkDue, chunk: KvChunk) -> list[memoryview]:
-        """The payload as it crosses."""
-        payload = chunk.data.cast("B")
-        if not due.codec:
-            return [payload]
+    def _packed(self, due: ChunkDue, chunk: KvChunk) -> list[memoryview]:
+        """The payload as it crosses; none: as it is."""
+        payload, codec = chunk.data.cast("B"), self._means.codecs[due.codec]
         clock, began = self._means.clock, self._means.clock.now()
-        parts = self._means.codecs[due.codec].pack(payload, chunk.shape.dtype)
+        parts = codec.pack(payload, chunk.shape.dtype)
         now, size = clock.now(), sum(part.nbytes for part in parts)
+        if parts and codec.done:
+            self._lent[due.transfer, due.attempt, due.start, due.stop] = partial(codec.done, parts)
+            return parts
         with self._changed:
             self._outbox.packing.learned(due.codec, payload.nbytes, size, now - began, now)
         return parts
@@ -206,6 +216,8 @@ class LaneWorker:
         connected = self._stream is not None
         reason = "silent" if self._stream and self._stream.ended == "silent" else reason_of(error, connected)
         self._disconnect()
+        if connected:
+            self._means.notes.note(Count("pdd_kv_connections_lost_total", (("site", self._way.site),)))
         with self._changed:
             if connected:
                 if self._lane.answered:
@@ -222,6 +234,8 @@ class LaneWorker:
         if self._listener:
             self._listener.join()
         with self._changed:
+            while self._lent:
+                self._lent.popitem()[1]()
             self._stream.close()
             self._stream = self._listener = self._socket = None
             self._lane.up = False
@@ -236,6 +250,7 @@ class LaneWorker:
                     now = self._means.clock.now()
                     if frame is not None:
                         self._look(now)
+                        self._answered(frame)
                         self._way.tell(self._outbox.receive(self._lane, frame, now))
                     elif self._outbox.overdue(self._lane, now):
                         why = "silent"
@@ -247,6 +262,11 @@ class LaneWorker:
             with self._changed:
                 stream.hang_up(why)
                 self._changed.notify_all()
+
+    def _answered(self, frame: Frame) -> None:
+        if isinstance(frame, AckFrame | Refuse):
+            if done := self._lent.pop((frame.transfer, frame.attempt, frame.start, frame.stop), None):
+                done()
 
     def _look(self, now: float) -> None:
         """Ask the kernel how the connection fares: the queue and the loss on the way."""
@@ -261,21 +281,3 @@ class LaneWorker:
             link.on_delivered(seen.delivered - before.delivered, now)
             link.on_segments(seen.segments - before.segments, seen.again - before.again)
             link.on_loaded_round_trip(seen.rtt_s, now)
-
-
-class LineRefused(ConnectionError):
-    """The receiver's reason for refusing the whole connection."""
-
-
-def reason_of(error: Exception, connected: bool) -> str:
-    """One word: it becomes a metric's label."""
-    match error:
-        case LineRefused():
-            return str(error)
-        case OSError() if (tls := why_not(error)) and not connected:
-            return tls
-        case FrameError():
-            return "bad_frame"
-        case TimeoutError():
-            return "silent" if connected else "unreachable"
-    return "lost" if connected else "unreachable"

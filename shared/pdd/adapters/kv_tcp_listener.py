@@ -81,6 +81,7 @@ class KvListener:
             self._half_open[stream] = None
             self._served[stream] = thread
             thread.start()
+            self._intake.connections(len(self._served))
 
     def _serve(self, stream: TcpStream, secret: TlsChannel | None) -> None:
         session = Session(self._intake, lambda: stream.hang_up("the sender has come anew"))
@@ -96,6 +97,7 @@ class KvListener:
             session.ended()
             with self._lock:
                 self._served.pop(stream, None)
+                self._intake.connections(len(self._served))
             stream.hang_up("ended")
             stream.close()
 

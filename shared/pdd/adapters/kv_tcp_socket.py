@@ -8,9 +8,10 @@ import contextlib
 import math
 import socket
 import struct
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import NamedTuple, Protocol
 
+from ..core.line_settings import LineSettings
 from ..core.wire import PAYLOAD_MAX
 
 NOT_SENT_BYTES = 128 << 10  # what may wait in the kernel: little, so that a small transfer's chunk comes soon
@@ -21,27 +22,18 @@ TCP_INFO_BYTES = 196  # up to tcpi_delivered
 
 
 @dataclass(frozen=True, slots=True)
-class TcpOptions:
-    """Seconds, and names of the kernel's congestion controls ("" or an unsupported one: the kernel's choice).
-
-    Streams are for bulk, beside one for small transfers. Buffers in bytes; 0: the kernel sizes them to the line, up to the maxima
-    in tcp_wmem and tcp_rmem.
-    """
+class TcpOptions(LineSettings):
+    """What a line's settings leave to the adapter. Seconds."""
 
     connect_s: float = 5.0  # for TCP and the greeting
     silence_s: float = 8.0  # an unanswered line is dead after so long
-    idle_s: float = 120.0  # a connection without transfers is closed after so long
     backoff_s: float = 0.1  # first wait after a failed connect; it doubles
     backoff_max_s: float = 2.0
-    congestion_near: str = "cubic"  # on a short way it needs less of the processor than bbr
-    congestion_far: str = "bbr"  # loses little to loss, keeps its rate over idle times
-    streams_near: int = 2
-    streams_far: int = 3
-    buffer_bytes: int = 0
-    credit_bytes: int = 256 << 20  # of one sender, unanswered
-    connections_max: int = 256
-    half_open_max: int = 32
     payload_max: int = PAYLOAD_MAX
+
+    @classmethod
+    def of(cls, settings: LineSettings) -> "TcpOptions":
+        return cls(**asdict(settings))
 
 
 class Fare(NamedTuple):

@@ -1,6 +1,7 @@
 """Spans on their way to a collector: all services' spans of a request join one trace by its traceparent.
 
-A root span has the very id that the traceparent names, so that its children, noted anywhere, find it. Export runs in one
+A root span has the very id that the traceparent names, so that its children, noted anywhere, find it; the client's span, if it
+sent one, is the root's parent. Export runs in one
 thread behind a bounded queue; a full queue or a collector that does not take them drops spans, and says how many.
 """
 
@@ -62,11 +63,12 @@ def readable(span: Span, resource: Resource, wall_minus_now: float, model: str =
     flags = TraceFlags(TraceFlags.SAMPLED if context.sampled else TraceFlags.DEFAULT)
     named = SpanContext(context.trace_id, context.span_id, is_remote=not span.root, trace_flags=flags)
     own = named if span.root else SpanContext(context.trace_id, _span_id(span, resource), False, flags)
+    client = SpanContext(context.trace_id, int(span.parent, 16), True, flags) if span.parent else None
     gen_ai = span.root and bool(model)
     return ReadableSpan(
         name=f"{OPERATION} {model}" if gen_ai else span.name,
         context=own,
-        parent=None if span.root else named,
+        parent=client if span.root else named,
         resource=resource,
         attributes={**dict(span.attributes), **(_gen_ai(span, model) if gen_ai else {})},
         kind=SpanKind.SERVER if span.root else SpanKind.INTERNAL,

@@ -64,6 +64,11 @@ class Staging:
         self._reserved: dict[TransferId, Reserved] = {}
         self._lock = threading.Lock()
 
+    @property
+    def memory(self) -> memoryview:
+        """Where every transfer's buffer lies."""
+        return self._arena.memory
+
     # -- the role's side ----------------------------------------------------------------------------------------------
 
     def expect(self, effect: ExpectKv) -> str | None:

@@ -10,9 +10,11 @@ ALIGN = 64
 
 
 class Arena:
-    def __init__(self, size: int) -> None:
+    """`memory`: of that size, where it is not the arena's own."""
+
+    def __init__(self, size: int, memory: memoryview | None = None) -> None:
         self.size = _rounded(size)
-        self._memory: memoryview | None = None  # mapped with the first use: most roles never receive
+        self._memory = memory  # its own is mapped with the first use: most roles never receive
         self._free: list[tuple[int, int]] = [(0, self.size)]  # ascending, disjoint, not adjacent: (offset, bytes)
 
     def take(self, size: int) -> tuple[int, memoryview] | None:
@@ -24,7 +26,7 @@ class Arena:
                     del self._free[place]
                 else:
                     self._free[place] = (offset + wanted, room - wanted)
-                return offset, self._map()[offset : offset + size]
+                return offset, self.memory[offset : offset + size]
         return None
 
     def give_back(self, offset: int, size: int) -> None:
@@ -42,7 +44,9 @@ class Arena:
         """Nothing is out."""
         return self._free == [(0, self.size)]
 
-    def _map(self) -> memoryview:
+    @property
+    def memory(self) -> memoryview:
+        """All of it."""
         if self._memory is None:
             memory = mmap.mmap(-1, self.size)
             if hasattr(mmap, "MADV_HUGEPAGE"):

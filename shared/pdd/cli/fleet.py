@@ -132,6 +132,8 @@ class _Layout:
     def _worker(self, role: Role, i: int, site: str, told: dict[str, str]) -> Part:
         fleet = self.fleet
         of_all = {"ENGINE": fleet.engine, "DTYPE": fleet.dtype, "PAGES": str(PAGES)}
+        if fleet.engine is Engine.SCRIPTED:
+            of_all["LINE__PACKED"] = "false"  # its KV is a pattern, which packs as no model's KV does
         return self._service(role, f"{role}-{i + 1}", site, of_all | told)
 
     def _service(self, role: Role, name: str, site: str, told: dict[str, str], port: int = 0) -> Part:

@@ -20,14 +20,16 @@ def show_fleet(router: str, console: Console, *, as_json: bool) -> bool:
         console.print_json(data=status)
     else:
         _print(status, console)
-    serving = {worker["role"] for worker in status["workers"] if worker["alive"] and not worker["draining"]}
+    able = [one for one in status["workers"] if one["alive"] and not one["draining"] and not one.get("refused_for")]
+    serving = {worker["role"] for worker in able}
     return all(role in serving for role in NEEDED)
 
 
 def _print(status: dict[str, Any], console: Console) -> None:
     table = Table(box=None, pad_edge=False)
     for column in COLUMNS:
-        table.add_column(column, justify="right" if column in ("running", "waiting", "pages free") else "left")
+        right = column in ("running", "waiting", "pages free")
+        table.add_column(column, justify="right" if right else "left", overflow="fold")  # a name is for typing
     for worker in sorted(status["workers"], key=lambda worker: (worker["site"], worker["name"])):
         table.add_row(*_row(worker))
     console.print(table)
@@ -38,7 +40,12 @@ def _print(status: dict[str, Any], console: Console) -> None:
 
 
 def _row(worker: dict[str, Any]) -> tuple[str, ...]:
-    state = "draining" if worker["draining"] else "up" if worker["alive"] else "[red]silent[/red]"
+    if worker["alive"]:
+        state = "draining" if worker["draining"] else "up"
+    else:
+        state = "gone" if worker["draining"] else "[red]silent[/red]"
+    if worker.get("refused_for"):
+        state = f"[red]refused: other {', '.join(worker['refused_for'])}[/red]"
     pages = f"{worker['pages_free']}/{worker['pages']}" if worker["pages"] else ""
     busy = (str(worker["running"]), str(worker["waiting_tokens"]), pages)
     return (worker["site"], worker["name"], state, *busy, f"{worker['beat_s_ago']:.1f} s ago")

@@ -19,6 +19,7 @@ from .drain import drain as drain_worker
 from .fleet import ROOT, ROUTER_PORT, Engine, Fleet, Line
 from .fleet_status import show_fleet
 from .line import address, change, described
+from .link import show_link
 from .plan import plan
 from .provide import model
 from .run_directory import RunDirectory
@@ -112,6 +113,18 @@ def line(
     with _told_plainly():
         control = address(_run_directory(run_dir))
         console.print(described(change(control, rate_mbit=rate_mbit, delay_ms=delay_ms, stall=stall, cut=cut)))
+
+
+@app.command()
+def link(
+    at: Annotated[list[str] | None, typer.Option(help="HOST:PORT of a process's metrics; may be repeated.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="One look instead of a live view.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="For programs; one look.")] = False,
+    run_dir: RunDir = None,
+) -> None:
+    """Watch KV crossing: rate, round trip, queue, loss, streams, packing, and what receivers refuse. Ctrl-C ends it."""
+    with _told_plainly():
+        show_link(_run_directory(run_dir), at or [], console, once=once, as_json=json)
 
 
 @app.command()

@@ -13,11 +13,14 @@ from ..core.errors import PddError
 from ..core.ids import Role
 from ..plan import bathtub as tubs
 from ..plan import compare as comparing
-from ..plan import elastic, search, what_if
+from ..plan import elastic, lines, search, what_if
+from ..plan import line_study as line_studies
+from ..plan import runaway as runaways
+from ..plan.capacity import load_of
 from ..plan.fleet_of import fleet_plan
 from ..plan.turns import Sample, cache_curve, samples
 from ..sim.report.plot import line_plot
-from ..sim.scenario import Scenario, ScenarioError, read_scenario, variant
+from ..sim.scenario import Scenario, ScenarioError, read_scenario, variant, with_trace
 from .parallel import in_parallel
 
 console = Console(highlight=False)
@@ -30,10 +33,14 @@ CURVE_SAMPLES = 4000
 def plan(
     scenario: Annotated[Path, typer.Argument(help="A TOML file, for example loadgen/scenarios/paper.toml.")],
     compare: Annotated[bool, typer.Option("--compare", help="Side by side with other systems.")] = False,
-    system: Annotated[list[str] | None, typer.Option(help="With --compare: only these; again for more.")] = None,
+    system: Annotated[list[str] | None, typer.Option(help="Of those compared only these; again for more.")] = None,
     fixed: Annotated[
-        bool, typer.Option("--fixed", help="With --compare: at the scenario's rate alone, no search.")
+        bool, typer.Option("--fixed", help="With --compare: under the scenario's load alone, no search.")
     ] = False,
+    line_needed: Annotated[
+        bool, typer.Option("--lines", help="The line that each system needs for the published one's P99.")
+    ] = False,
+    trace: Annotated[Path | None, typer.Option(help="This trace's sessions instead of the scenario's.")] = None,
     budget: Annotated[
         float | None, typer.Option(help="The most requests/s for this money, instead of the cheapest fleet.")
     ] = None,
@@ -42,6 +49,9 @@ def plan(
         list[str] | None, typer.Option("--what-if", help=f"Vary {', '.join(what_if.FACTORS)}; again for more.")
     ] = None,
     surge: Annotated[bool, typer.Option("--surge", help="Load doubles, workers join.")] = False,
+    line_study: Annotated[bool, typer.Option("--line-study", help="Transports over the published line study.")] = False,
+    runaway: Annotated[bool, typer.Option("--runaway", help="Why nothing may end on the relay.")] = False,
+    rate: Annotated[float | None, typer.Option(help="Open loop with so many sessions a second.")] = None,
     seed: int = 7,
     duration: Annotated[float | None, typer.Option(help="Seconds of simulated time of each run.")] = None,
     precision: Annotated[float, typer.Option(help="Of a searched rate.")] = 0.02,
@@ -51,8 +61,10 @@ def plan(
     """Plan a fleet: without options the cheapest that keeps the scenario's promise at its rate."""
     work = _Work(scenario.parent, seed, jobs, report)
     try:
-        found = _shortened(read_scenario(scenario), duration)
-        if compare:
+        found = _changed(read_scenario(scenario), trace, rate, duration)
+        if line_needed:
+            work.lines(found, system or [])
+        elif compare:
             work.compare(found, system or [], precision, search=not fixed)
         elif bathtub:
             work.bathtub(found)
@@ -60,6 +72,10 @@ def plan(
             work.what_if(found, varied)
         elif surge:
             work.surge(found)
+        elif line_study:
+            work.line_study()
+        elif runaway:
+            work.runaway(found)
         else:
             work.search(found, budget)
     except PddError as error:
@@ -67,10 +83,21 @@ def plan(
         raise typer.Exit(1) from None
 
 
-def _shortened(scenario: Scenario, duration: float | None) -> Scenario:
-    if duration is None:
-        return scenario
-    return variant(scenario, {"load": {"duration_s": duration, "warmup_s": min(scenario.load.warmup_s, duration / 2)}})
+def _changed(scenario: Scenario, trace: Path | None, rate: float | None, duration: float | None) -> Scenario:
+    found = with_trace(scenario, trace) if trace else scenario
+    if rate is not None:
+        found = variant(found, {"load": {"rate_per_s": rate, "at_once": 0}})
+    if duration is not None:
+        warmup_s = min(found.load.warmup_s, duration / 2)
+        found = variant(found, {"load": {"duration_s": duration, "warmup_s": warmup_s}})
+    return found
+
+
+def _chosen(scenario: Scenario, wanted: list[str]) -> dict[str, Scenario]:
+    there = comparing.systems(scenario)
+    if unknown := set(wanted) - set(there):
+        raise ScenarioError(f"no system {', '.join(sorted(unknown))}; there are {', '.join(there)}")
+    return {name: one for name, one in there.items() if not wanted or name in wanted}
 
 
 class _Work:
@@ -80,25 +107,42 @@ class _Work:
         self.base, self.seed, self.jobs, self.report = base, seed, jobs, report
 
     def compare(self, scenario: Scenario, wanted: list[str], precision: float, *, search: bool) -> None:
-        chosen = {name: one for name, one in comparing.systems(scenario).items() if not wanted or name in wanted}
-        if unknown := set(wanted) - set(chosen):
-            raise ScenarioError(
-                f"no system {', '.join(sorted(unknown))}; there are {', '.join(comparing.systems(scenario))}"
-            )
+        chosen = _chosen(scenario, wanted)
         work = {
             name: partial(comparing.row, one, self.seed, self.base, precision=precision, search=search)
             for name, one in chosen.items()
         }
         done = dict(in_parallel(work, self.jobs, console))
         rows = [done[name] for name in chosen]
-        table = Table(
-            *comparing.HEAD, title=f"{scenario.name}, seed {self.seed}, {scenario.load.rate_per_s:g} requests/s"
-        )
-        for row in rows:
-            table.add_row(*comparing.cells(row))
+        unit = "sessions at once" if scenario.load.closed else "requests/s" if scenario.load.hits else "sessions/s"
+        table = Table(*comparing.HEAD, title=f"{scenario.name}, seed {self.seed}, {load_of(scenario):g} {unit}")
+        found = comparing.lines(scenario, rows)
+        for line in found:
+            table.add_row(*line)
         console.print(table)
         self._write("compare.json", comparing.as_data(rows))
-        self._write("compare.md", comparing.markdown(rows))
+        self._write("compare.md", comparing.markdown(found))
+
+    def lines(self, scenario: Scenario, wanted: list[str]) -> None:
+        chosen = _chosen(scenario, wanted)
+        work = {
+            f"{name}, line x {factor:g}": partial(lines.spot, one, factor, self.seed, self.base)
+            for name, one in chosen.items()
+            for factor in lines.FACTORS
+        }
+        done = dict(in_parallel(work, self.jobs, console))
+        points = {name: [done[f"{name}, line x {factor:g}"] for factor in lines.FACTORS] for name in chosen}
+        found = {name: lines.waits(one, points[name]) for name, one in chosen.items()}
+        published = found.get("PDD as published") or next(iter(found.values()))
+        allowed_s = published[-1][1] * lines.SAME
+        table = Table("second token P99, s", *(f"{line:g} Gbit/s" for line, _ in published), f"{allowed_s:.2f} s needs")
+        for name, spots in found.items():
+            least = lines.needed(spots, allowed_s)
+            told = "more" if least is None else f"{least:g} Gbit/s"
+            table.add_row(name, *(f"{wait:.2f}" for _, wait in spots), told)
+        console.print(table)
+        self._write("lines.json", lines.as_data(found, points))
+        self._write("lines.svg", lines.plot(found))
 
     def search(self, scenario: Scenario, budget: float | None) -> None:
         table = Table("fleet", "cost", "requests/s", "2nd token p90", "per output p90", "BCR", "kept")
@@ -147,9 +191,10 @@ class _Work:
             here = next(value for at, value in points if at >= min(hit, HITS[-1]))
             console.print(f"  {name}: bottom {value:.2f} at {low:.0%}, here {here:.2f}")
         lines["published arithmetic"] = tubs.published(HITS)
-        self._write(
-            "bathtub.svg", line_plot("Revenue per compute over hit rate", lines, x="hit rate", y="of that without hits")
+        drawn = line_plot(
+            "Revenue per compute over hit rate", lines, x="hit rate", y="of that without hits", log_y=True
         )
+        self._write("bathtub.svg", drawn)
         if scenario.load.hits is None:
             self._caches(found)
 
@@ -196,6 +241,32 @@ class _Work:
             console.print(f"the first new worker computed {joined.first_work_s:.1f} s after it joined")
         self._write("surge.svg", elastic.plot(joined, alone))
         self._write("surge.json", elastic.as_data(joined, alone))
+
+    def line_study(self) -> None:
+        found = line_studies.whole(self.seed)
+        table = Table("traffic", "transport", "p50 s", "p90 s", "p99 s", "p99.9 s", "line use")
+        for cells in line_studies.as_rows(found):
+            table.add_row(*cells)
+        console.print(table)
+        self._write("line_study.json", found)
+        self._write("line_study.svg", line_studies.over_load(self.seed))
+
+    def runaway(self, scenario: Scenario) -> None:
+        work = {
+            name: partial(runaways.over_time, scenario, router, self.seed, self.base)
+            for name, router in runaways.ROUTERS.items()
+        }
+        done = dict(in_parallel(work, self.jobs, console))
+        found = {name: done[name] for name in runaways.ROUTERS}
+        for name, bins in found.items():
+            last = bins[-1]
+            console.print(
+                f"{name}: at the end RLD wrote {last.relay_outputs:.0%} of the outputs, P's hit rate was {last.gap:+.0%} ahead, "
+                f"second token P90 {last.second_token_p90_s:.1f} s"
+            )
+        for file, svg in runaways.plots(found).items():
+            self._write(file, svg)
+        self._write("runaway.json", runaways.as_data(found))
 
     def _write(self, name: str, content: object) -> None:
         """Text as it is, everything else as JSON."""

@@ -93,8 +93,8 @@ def _signal(records: Sequence[ProcessRecord], number: signal.Signals) -> None:
 def _wait(records: Sequence[ProcessRecord], seconds: float, reap: Callable[[], None]) -> list[ProcessRecord]:
     until = time.monotonic() + seconds
     while True:
-        reap()
         left = [record for record in records if alive(record)]
+        reap()  # last, so that whoever is not among the left has been collected
         if not left or time.monotonic() >= until:
             return left
         time.sleep(LOOK_S)

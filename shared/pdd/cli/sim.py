@@ -10,8 +10,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 from ..core.errors import PddError
-from ..plan.fleet_of import fleet_plan
-from ..plan.simulated import SimFleet
+from ..plan.fleet_of import fleet_of
 from ..sim.report import Run, summarize
 from ..sim.report.page import TIMES, page, seconds
 from ..sim.scenario import Scenario, ScenarioError, read_scenario, variant
@@ -60,7 +59,7 @@ def chosen(scenario: Scenario, system: str) -> Scenario:
 
 def simulate(scenario: Scenario, seed: int, base: Path, title: str) -> Run:
     """With a progress bar on the terminal."""
-    fleet = SimFleet(fleet_plan(scenario), scenario.load, title, seed)
+    fleet = fleet_of(scenario, seed, title)
     columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[told]}"), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
         task = progress.add_task(title, total=scenario.load.duration_s or None, told="")

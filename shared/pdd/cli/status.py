@@ -86,6 +86,8 @@ def _row(one: dict[str, Any], worker: dict[str, Any] | None) -> list[str]:
         state = "[yellow]silent[/yellow]"
     if worker["draining"]:
         state = "draining"
+    if worker.get("refused_for"):
+        state = f"[red]refused: other {', '.join(worker['refused_for'])}[/red]"
     pages = f"{worker['pages_free']}/{worker['pages']}" if worker["pages"] else ""
     return [
         *(one["site"], one["name"], str(one["pid"]), state),

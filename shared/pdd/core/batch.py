@@ -4,6 +4,7 @@ Mirrors the Engine port: calls come in any order between steps and during one. O
 gives it out, `finish_step` or `finish_import` ends it. A sequence that closes meanwhile gives its pages back only then.
 """
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from .cost import Pace
@@ -15,7 +16,7 @@ from .member import Import, Member
 from .messages import EngineLoad, Written
 from .pool import Pool
 from .sampling import Finish
-from .schedule import compose
+from .schedule import Due, compose
 from .seating import Seating
 from .steps import Sampled, Sequence, StepPlan, StepResult
 
@@ -36,8 +37,14 @@ class Limits:
         return min(self.max_context, self.pages * self.page_size)
 
 
+Composer = Callable[[Iterable[Due], int], StepPlan]
+
+
 class Batch:
-    def __init__(self, limits: Limits, fingerprint: str) -> None:
+    """`composer`: what a step is made of; schedule.compose, unless another is to be compared with it."""
+
+    def __init__(self, limits: Limits, fingerprint: str, composer: Composer = compose) -> None:
+        self._compose = composer
         self.limits = limits
         self.fingerprint = fingerprint
         self.pool = Pool(limits.pages, limits.page_size, fingerprint)
@@ -182,7 +189,7 @@ class Batch:
         return self._under_way
 
     def _start_step(self, going: list[Member]) -> StepPlan:
-        plan = compose((member.due for member in going), self.limits.chunk_tokens)
+        plan = self._compose((member.due for member in going), self.limits.chunk_tokens)
         self._running = tuple(self._members[piece.sequence.key] for piece in plan.slices)
         for member in self._running:
             member.busy = True

@@ -11,14 +11,15 @@ from .steps import StepPlan, StepResult
 class EngineCost:
     """Seconds of one step of one model on one chip.
 
-    A step costs its overhead, then the larger of reading the weights and computing the linear layers of slices longer than one token,
-    then attention: by pairs for these, by memory traffic for decodes. Of the routed experts are read those that some token meets.
+    A step costs its overhead, then the larger of reading the weights and computing the linear layers of all its tokens, then attention:
+    by pairs for slices longer than one token, by memory traffic for decodes. Of the routed experts are read those that some token
+    meets. A row without weights of its own charges a decode's linear layers in `decode_s`.
     """
 
     step_s: float  # launches, sampling, communication; the weights too where `weights_s` is 0
     prefill_tokens_per_s: float  # linear layers
     attention_s_per_pair: float = 0.0  # per (computed token, token it attends to): the quadratic term of prefill
-    decode_s: float = 0.0  # per decoding sequence
+    decode_s: float = 0.0  # per decoding sequence, whatever its context
     kv_read_s_per_token: float = 0.0  # per token of context that a decode reads
     import_bytes_per_s: float = 10e9  # staging memory into pages
     weights_s: float = 0.0  # reading what every step reads
@@ -41,7 +42,8 @@ class EngineCost:
     def seconds_of(self, prefilled: int, pairs: float, decodes: int, read: int) -> float:
         """`prefilled` tokens in slices with so many (token, token it attends to) `pairs`; `decodes` that `read` tokens of context."""
         weights = self.weights_s + self.experts_s * (1 - (1 - self.expert_share) ** (prefilled + decodes))
-        linear = max(weights, prefilled / self.prefill_tokens_per_s)
+        computed = prefilled + decodes if weights else prefilled
+        linear = max(weights, computed / self.prefill_tokens_per_s)
         return (
             self.step_s
             + linear
@@ -55,6 +57,9 @@ class EngineCost:
 COSTS = {
     "instant": EngineCost(step_s=0.0, prefill_tokens_per_s=float("inf"), import_bytes_per_s=float("inf")),
     "two-cores-135m": EngineCost(0.035, 350.0, 4e-8, 0.008, 2e-6, 1e9),
+    "slow-motion": EngineCost(
+        0.1, 750.0, 0.0, 0.002, 2e-6, 1e9
+    ),  # slow enough that the processes around it cost nothing
     "h100-70b-tp8": EngineCost(0.012, 24_000.0, 2e-11, 4e-5, 1.2e-8, 20e9),
 }
 

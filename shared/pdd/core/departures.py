@@ -8,7 +8,7 @@ from .effects import OpenTransfer
 from .ids import TransferId
 from .lane import Lane
 from .leaving import ChunkDue, Leaving
-from .link import CHUNK_BYTES_MIN
+from .link import CHUNK_BYTES_MIN, CHUNK_BYTES_SMALL
 from .messages import Waiting
 from .order import turn
 from .pace import Pace
@@ -23,11 +23,11 @@ TRICKLE_SHARE = 0.1  # of the line, at most
 class Departures:
     """`streams`: lanes for bulk, beside the one for small transfers. All calls under the shell's lock."""
 
-    def __init__(self, shape: WireShape, pace: Pace, *, chunk_tokens_max: int, streams: int) -> None:
+    def __init__(self, shape: WireShape, pace: Pace, *, chunk_tokens_max: int, streams: int, carrier: str) -> None:
         self.shape, self.link, self.pace = shape, pace.link, pace
         self.lanes = [Lane(number, number == 0, pace.link) for number in range(1 + streams)]
         self._chunk_tokens_max, self._streams = chunk_tokens_max, streams
-        self.packing = Packing(streams)
+        self.packing = Packing(streams, always=carrier)
         self._credit_bytes = 0
         self._leaving: dict[TransferId, Leaving] = {}
         self._trickle_at = 0.0  # not before
@@ -80,6 +80,9 @@ class Departures:
 
     def next(self, lane: Lane, now: float) -> Frame | ChunkDue | None:
         """The next frame to send on this lane, taken as sent. None: nothing may leave before an answer, an offer or `wait_s`."""
+        if lane.claimed:
+            due, lane.claimed = lane.claimed, None
+            return due
         if lane.cancels:
             return lane.cancels.popleft()
         if (self._leaving or lane.busy) and (ping := lane.ping(now)):
@@ -90,6 +93,10 @@ class Departures:
         transfer = leaving.effect.transfer
         if lane.opened.get(transfer) != leaving.attempt:
             lane.opened[transfer] = leaving.attempt
+            if leaving.opened and leaving.ranges:
+                lane.claimed = self._chunk(
+                    lane, leaving, now
+                )  # else others might end it before this lane has opened it
             leaving.opened = True
             return leaving.open_frame(self.shape)
         if leaving.ranges:
@@ -106,13 +113,15 @@ class Departures:
     def _choose(self, lane: Lane, now: float) -> Leaving | None:
         """Openings and closing frames at once; then the transfer whose turn it is, if the window and the pace are open."""
         ready: list[Leaving] = []
+        others: list[Leaving] = []
         for leaving in self._leaving.values():
-            if not self._serves(lane, leaving):
-                continue
-            if not leaving.opened or leaving.close_due:
+            serves = self._serves(lane, leaving)
+            if serves and (not leaving.opened or leaving.close_due):
                 return leaving
             if leaving.ranges:
-                ready.append(leaving)
+                (ready if serves else others).append(leaving)
+        if not ready and not lane.small:
+            ready = others  # a bulk lane that has no bulk to send helps
         small = [one for one in ready if one.small]
         if not ready or not self._room(bool(small), now):
             return None
@@ -138,7 +147,7 @@ class Departures:
         if every and self._credit_bytes and every + self._bytes(self._chunk_tokens(now)) > self._credit_bytes:
             return False
         of_small = sum(lane.sent.small_bytes for lane in self.lanes)
-        return (of_small if small else every - of_small) < self.link.window_bytes(now)
+        return (of_small if small else every - of_small) < self.link.window_bytes(now, small)
 
     def _starved(self, ready: list[Leaving], rate: float, now: float) -> Leaving | None:
         """Who has sent nothing for long gets a small chunk through, within a share of the line."""
@@ -150,7 +159,10 @@ class Departures:
 
     def _chunk(self, lane: Lane, leaving: Leaving, now: float) -> ChunkDue:
         starved = now - leaving.served_at >= TRICKLE_S
-        start, stop = leaving.cut(self._power(CHUNK_BYTES_MIN) if starved else self._chunk_tokens(now))
+        size = self._chunk_tokens(now)
+        if starved or leaving.small:
+            size = min(size, self._power(CHUNK_BYTES_MIN if starved else CHUNK_BYTES_SMALL))
+        start, stop = leaving.cut(size)
         if leaving.began_at is None:
             leaving.began_at = now
         leaving.served_at = now
@@ -167,6 +179,7 @@ class Departures:
 
     def crossing(self, due: ChunkDue, packed_bytes: int) -> None:
         """The chunk leaves in so many bytes."""
+        self.packing.crossed(self._bytes(due.stop - due.start), packed_bytes)
         leaving = self._leaving.get(due.transfer)
         if leaving and leaving.attempt == due.attempt:
             leaving.crossed_bytes += packed_bytes

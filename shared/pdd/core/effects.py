@@ -274,7 +274,8 @@ class Observe(Effect):
 class Span(Effect):
     """A finished stretch of a request's life. Times are the machine's `now`; the adapter maps them to the wall clock.
 
-    `root` marks the router's own span, whose id is the one in `traceparent`; all others are its children.
+    `root` marks the router's own span, whose id is the one in `traceparent`; all others are its children. `parent`: of a root, the
+    client's span, in hex; "" where the client sent none.
     """
 
     name: str
@@ -283,3 +284,4 @@ class Span(Effect):
     stop: float
     attributes: tuple[tuple[str, str | int | float], ...] = ()
     root: bool = False
+    parent: str = ""

@@ -165,6 +165,7 @@ class RequestSubmitted(Event):
     sampling: Sampling
     cache_salt: str = ""
     traceparent: str = ""
+    parent_span: str = ""  # the client's own span, in hex, if it sent one
     handover_after: int = 0  # test hook; 0: the policy decides
     route: str = ""  # test hook; "": routing decides
 

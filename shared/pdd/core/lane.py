@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from .ids import TransferId
+from .leaving import ChunkDue
 from .link import LinkEstimator
 from .unanswered import Item, Unanswered
 from .wire import CancelFrame, Ping
@@ -23,6 +24,7 @@ class Lane:
     dialing: bool = False
     failed: bool = False  # to connect, since any transfer was given up
     opened: dict[TransferId, int] = field(default_factory=dict)  # the attempt that this connection knows of
+    claimed: ChunkDue | None = None  # goes right behind the opening that was just sent
     cancels: deque[CancelFrame] = field(default_factory=deque)
     sent: Unanswered = field(init=False)
     answered: bool = False  # anything, since it is up
@@ -46,12 +48,16 @@ class Lane:
         """What was sent on it and not answered: the caller decides about each."""
         self.up = self.dialing = False
         self.opened.clear()
+        self.claimed = None
         self.cancels.clear()
         return self.sent.all()
 
     def forget(self, transfer: TransferId) -> None:
         """The transfer has ended for us; the receiver's side of this connection hears so."""
         attempt = self.opened.pop(transfer, None)
+        if self.claimed and self.claimed.transfer == transfer:
+            self.sent.lose(chunk_item(self.claimed))
+            self.claimed = None
         if attempt is not None:
             self.cancels.append(CancelFrame(transfer, attempt))
 
@@ -70,6 +76,10 @@ class Lane:
     def silent_s(self, now: float) -> float:
         """Something waits for an answer, and none came for so long."""
         return now - max(self.sent.oldest_at, self.answered_at) if self.sent else 0.0
+
+
+def chunk_item(due: ChunkDue) -> Item:
+    return Item("chunk", due.transfer, due.attempt, due.start, due.stop)
 
 
 def ping_item(number: int) -> Item:

@@ -19,7 +19,9 @@ CHUNK_S = 0.1  # a chunk should take the line about so long, so that small trans
 CHUNK_BYTES_MIN = 64 << 10
 CHUNK_BYTES_MAX = 2 << 20
 CHUNK_BYTES_FIRST = 128 << 10  # until something is measured
+CHUNK_BYTES_SMALL = 128 << 10  # of small transfers
 WINDOW_BYTES_MAX = 64 << 20
+SMALL_PIPES = 1.5
 
 SMALL_S = 0.1  # a transfer that takes the line no longer than this is small
 SMALL_BYTES = (256 << 10, 8 << 20)  # whatever the line
@@ -33,7 +35,7 @@ class LinkEstimator:
         self.queued_bytes = 0  # offered and not answered
         self.small_bytes = 0  # the part of it that belongs to small transfers
         self.inflight_bytes = 0  # sent and not answered
-        self.answered_bytes = 0  # ever
+        self.delivered_bytes = 0  # ever, as they crossed where the kernel tells
         self.rtt_s = 0.0
         self.capacity = Capacity()
         self.kernel_tells = False  # what was delivered, better than answers to whole chunks do
@@ -70,14 +72,17 @@ class LinkEstimator:
             self._bytes = self._bytes * faded + count
             self._seconds = self._seconds * faded + span
         self._answered_at = now
-        self.answered_bytes += count
         if not self.kernel_tells:
-            self.capacity.delivered(count, now)
+            self._delivered(count, now)
         self.on_lost(count, small)
 
     def on_delivered(self, count: int, now: float) -> None:
         """The kernel has it acknowledged."""
         self.kernel_tells = True
+        self._delivered(count, now)
+
+    def _delivered(self, count: int, now: float) -> None:
+        self.delivered_bytes += count
         self.capacity.delivered(count, now)
 
     def on_lost(self, count: int, small: bool = False) -> None:
@@ -145,10 +150,15 @@ class LinkEstimator:
         rate = self._best(now)
         return int(min(max(rate * CHUNK_S, CHUNK_BYTES_MIN), CHUNK_BYTES_MAX)) if rate else CHUNK_BYTES_FIRST
 
-    def window_bytes(self, now: float) -> int:
-        """Unanswered bytes that keep the line busy and its queue short: two chunks beyond twice what the line itself holds."""
-        pipe = 2 * self._best(now) * self.rtt_s
-        return int(min(pipe, WINDOW_BYTES_MAX)) + 2 * self.chunk_bytes(now)
+    def window_bytes(self, now: float, small: bool = False) -> int:
+        """Unanswered bytes that keep the line busy and its queue short: two chunks beyond twice what the line itself holds.
+
+        Of `small` transfers less: what is under way is past ordering.
+        """
+        pipe = self._best(now) * self.rtt_s
+        if small:
+            return int(min(SMALL_PIPES * pipe, WINDOW_BYTES_MAX)) + 2 * CHUNK_BYTES_SMALL
+        return int(min(2 * pipe, WINDOW_BYTES_MAX)) + 2 * self.chunk_bytes(now)
 
     def small_limit(self, now: float) -> int:
         """A transfer of at most so many bytes is small."""

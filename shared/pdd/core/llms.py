@@ -116,7 +116,18 @@ LLMS = {
             state_bytes=36 * 32 * 128 * 128 * 4,
             source="config.json of Qwen/Qwen3-Next-80B-A3B-Instruct, bf16; recurrent state float32",
         ),
-        # What a laptop really ran (docs/results): the demo model of this repository.
+        # What a laptop really runs: the demo model of this repository, and the tiny one of its tests.
+        Llm(
+            "tiny",
+            active_params=1.3e6,
+            weight_bytes=2.6e6,
+            expert_bytes=0.0,
+            experts=1,
+            experts_per_token=1,
+            kv_bytes=4 * 2 * 2 * 32 * 2,
+            pair_flops=_pairs(4, 4, 32, 32),
+            source="tests/models.py",
+        ),
         Llm(
             "smollm2-135m",
             active_params=0.135e9,

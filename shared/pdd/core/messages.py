@@ -59,6 +59,8 @@ class Assignment(Message, frozen=True, array_like=True, tag=True):
     policy: str = "one_shot"
     handover_after: int = 0
     relay_bound: int = 0  # 0: none
+    rtt_s: float = 0.0  # between RLD's site and MD's, as P measures it
+    warm_up: bool = False  # nobody waits: MD takes the prompt and does not speak, and a worker may give it up
 
     @property
     def base(self) -> int:
@@ -307,7 +309,7 @@ class LineWants(Message, frozen=True, array_like=True, tag=True):
 
     site: str
     bytes_per_s: float  # the most it carried for us lately
-    delivered_bytes: int  # ever; differences count
+    delivered_bytes: int  # ever, as they crossed; differences count
     queue_s: float
     small_bytes: int
     bulk: tuple[Waiting, ...]

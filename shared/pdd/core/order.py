@@ -4,7 +4,7 @@ Shortest-remaining-first has the least mean wait, and its long transfers starve;
 of the line less to send. Measured in the queue model of bench/line.
 """
 
-AGEING = 0.25
+AGEING = 0.2
 
 
 def turn(remaining_bytes: int, waited_s: float, bytes_per_s: float, warm_up: bool) -> tuple[bool, float]:

@@ -38,9 +38,10 @@ class Outbox(Departures):
         chunk_tokens_max: int,
         streams: int = 1,
         codecs: Sequence[str] = (),
+        carrier: str = "",
     ) -> None:
-        super().__init__(shape, pace, chunk_tokens_max=chunk_tokens_max, streams=streams)
-        self._silence_s, self._codecs = silence_s, codecs
+        super().__init__(shape, pace, chunk_tokens_max=chunk_tokens_max, streams=streams, carrier=carrier)
+        self._silence_s, self._codecs = silence_s, (carrier,) if carrier else codecs
 
     # -- what comes back ----------------------------------------------------------------------------------------------
 
@@ -99,11 +100,19 @@ class Outbox(Departures):
             leaving.take_back(item.start, item.stop)
             leaving.ranges.rotate(-1)  # behind the rest: whoever writes there needs a moment
             return events
+        if reason == Reason.UNKNOWN and leaving and self._needless(lane, leaving, item):
+            lane.opened.pop(item.transfer, None)
+            return events
         lane.sent.lose(item)
         if leaving and reason not in ENDS_CHUNK:
             self._forget(item.transfer)
             return [*events, TransferFailed(item.transfer, reason)]
         return events + self._end_if_whole(item, now)
+
+    def _needless(self, lane: Lane, leaving: Leaving, item: Item) -> bool:
+        """A lane opened the transfer so late that others had brought all of it, and the receiver has let it go."""
+        waits = lane.sent.bytes_of(item.transfer, item.attempt) or Item("close", *item[1:3]) in lane.sent
+        return leaving.close_sent and not leaving.ranges and not waits
 
     def _ponged(self, lane: Lane, item: Item, now: float) -> list[Event]:
         events = self._lose_before(lane, item, now)

@@ -8,25 +8,27 @@ import math
 
 from .link import LinkEstimator
 
-BESIDE_SMALL = 0.78  # of the measured rate, while something small waits
-DRAINING = 0.93  # while the line's queue is long: it gets shorter
-QUEUE_LONG = 0.4  # of the round trip, or QUEUE_LONG_S: a queue that small transfers would feel
-QUEUE_LONG_S = 0.02
+BESIDE_SMALL = 0.78  # of the capacity, while small transfers keep coming
+FIRST_SMALL, FIRST_S = 0.5, 0.25  # and so long after the first: what is on the way already is in front of it
+DRAINING = 0.94  # while the line's queue is long: it gets shorter
+QUEUE_LONG = 0.25  # of the round trip, or QUEUE_LONG_S: a queue that small transfers would feel
+QUEUE_LONG_S = 0.01
 BURST_S = 0.01  # what was not used so long ago may still be used
 PROBE_EVERY_S, PROBE_S = 4.0, 0.5
 SHARE_S = 10.0  # how long an equal share holds after the last lease
 
 
 class Pace:
-    """All lanes to one site ask one pace."""
+    """All lanes to one site ask one pace. `free`: it never holds anything back, but for leases."""
 
-    def __init__(self, link: LinkEstimator) -> None:
-        self.link = link
+    def __init__(self, link: LinkEstimator, *, free: bool = False) -> None:
+        self.link, self._free = link, free
         self._lease = self._share = math.inf
         self._lease_until = -math.inf
         self._next_at = -math.inf
         self._draining = False
         self._paced_since = 0.0
+        self._quiet_at = 0.0  # the last time that nothing small waited
 
     def lease(self, bytes_per_s: float, share_bytes_per_s: float, until: float) -> None:
         """Up to `until` no faster than the first, then no faster than the second; infinite: as the line allows."""
@@ -34,11 +36,17 @@ class Pace:
 
     def limit(self, now: float) -> float:
         """Bytes a second; infinite: not limited. The capacity is told, so that our own pace is not taken for the line's."""
+        if not self.link.small_bytes:
+            self._quiet_at = now
+        if self.link.queued_bytes == self.link.small_bytes:  # its connections may carry what is small
+            self.link.capacity.paced_at, self._paced_since = math.inf, now
+            return math.inf
         limit = self._leased(now)
         probes = self._probes(now)
-        if (capacity := self.link.capacity.bytes_per_s) and not probes:
+        if (capacity := self.link.capacity.bytes_per_s) and not probes and not self._free:
             if self.link.small_bytes:
-                limit = min(limit, BESIDE_SMALL * capacity)
+                share = FIRST_SMALL if now - self._quiet_at < FIRST_S else BESIDE_SMALL
+                limit = min(limit, share * capacity)
             if self._drains(now):
                 limit = min(limit, DRAINING * capacity)
         self.link.capacity.paced_at = limit

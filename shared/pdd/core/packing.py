@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 TRY_AGAIN_S = 60.0
 GAIN = 1.1  # less is not worth the processor
+FORGOTTEN_BYTES = 1 << 30
 KEPT = 0.7  # of what was known, when a chunk tells more
 
 
@@ -22,15 +23,22 @@ class Seen:
 
 
 class Packing:
-    """`codecs`: those that both sides know, by name. `threads`: how many chunks are packed at a time."""
+    """`codecs`: those that both sides know, by name. `threads`: how many chunks are packed at a time.
 
-    def __init__(self, threads: int) -> None:
+    `always`: this one without asking, where both sides know it.
+    """
+
+    def __init__(self, threads: int, always: str = "") -> None:
         self.codecs: Sequence[str] = ()
+        self._always = always
         self.seen: dict[str, Seen] = {}
+        self.raw_bytes = self.crossed_bytes = 0  # of all chunks, packed or not; halved now and then
         self._threads = threads
 
     def choose(self, line_bytes_per_s: float, now: float) -> str:
         """A codec's name for the next chunk, or "". `line_bytes_per_s`: what it carries, packed or not; 0: not known."""
+        if self._always:
+            return self._always if self._always in self.codecs else ""
         for codec in self.codecs:
             seen = self.seen.get(codec)
             if seen is None or now - seen.at > TRY_AGAIN_S:
@@ -42,6 +50,12 @@ class Packing:
             if packed > through:
                 best, through = codec, packed
         return best
+
+    def crossed(self, raw: int, packed: int) -> None:
+        if self.raw_bytes > FORGOTTEN_BYTES:
+            self.raw_bytes, self.crossed_bytes = self.raw_bytes // 2, self.crossed_bytes // 2
+        self.raw_bytes += raw
+        self.crossed_bytes += packed
 
     def crossing(self, codec: str, raw: int) -> int:
         """About how many bytes cross for so many."""

@@ -31,7 +31,7 @@ def engine_cost(chip: Chip, llm: Llm, cards: int, reach: Reach) -> EngineCost:
         step_s=reach.step_s,
         prefill_tokens_per_s=1 / (2 * llm.active_params / flops + llm.token_flops / attention_flops),
         attention_s_per_pair=llm.pair_flops / attention_flops,
-        decode_s=llm.read_bytes_fixed / memory + 2 * llm.active_params / flops,
+        decode_s=llm.read_bytes_fixed / memory,
         kv_read_s_per_token=llm.read_bytes / memory,
         import_bytes_per_s=cards * reach.import_bytes_per_s,
         weights_s=llm.weight_bytes / memory,

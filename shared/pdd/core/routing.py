@@ -24,7 +24,7 @@ class RoutingSettings:
     chunk_tokens: int = 256  # the last chunk's bytes cannot hide behind prefill
     relay_price_s: float = 0.5  # occupying RLD, and the hand-over's extend
     host_price_s: float = 0.25  # P hosting the relay: its decodes slow its prefills
-    full_batch_s: float = 1.0  # what a full batch at RLD or MD is worth
+    full_batch_s: float = 1.0  # what a full batch at P, RLD or MD is worth
     main_alone_tokens: int = 0  # MD may prefill up to so many missing tokens itself
     unlearned_price: float = 0.3  # P does not see what MD prefills, and pays in a later turn: weight of those seconds
 
@@ -48,12 +48,13 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Route:
-    """`crossing_s`: predicted seconds until the KV is whole at MD, behind a relay."""
+    """`crossing_s`: predicted seconds until the KV is whole at MD, behind a relay; `rtt_s` to there."""
 
     name: str
     cast: Cast
     terms: dict[str, float]
     crossing_s: float = 0.0
+    rtt_s: float = 0.0
 
     @property
     def seconds(self) -> float:
@@ -63,10 +64,11 @@ class Route:
 def routes(
     prompt: int, prefills: list[Candidate], relays: list[Candidate], mains: list[Candidate], given: RoutingSettings
 ) -> list[Route]:
-    """All routes that can be taken now, best first; survival routes only where no MD is there."""
+    """All routes that can be taken now, best first; survival routes only where no MD is there. Who is full would refuse."""
+    prefills, relays, mains = map(_with_room, (prefills, relays, mains))
     found: list[Route] = []
     p = min(prefills, key=lambda c: sum(_prefill_terms(prompt, c, given).values()), default=None)
-    r = min(relays, key=lambda c: c.fullness - c.hit / max(1, prompt), default=None)
+    r = min(relays, key=lambda c: _relay_seconds(prompt, p, c, given), default=None)
     if p is None:
         found += [_alone("MD", prompt, m, given) for m in mains]
         if not found and r:
@@ -83,6 +85,10 @@ def routes(
         if not mains and r:
             found.append(_relayed(prompt, p, r, None, given))
     return sorted(found, key=lambda route: route.seconds)
+
+
+def _with_room(workers: list[Candidate]) -> list[Candidate]:
+    return [worker for worker in workers if worker.fullness < 1] or workers
 
 
 def line_seconds(sender: Candidate, receiver: Candidate, tokens: int, given: RoutingSettings) -> float:
@@ -118,6 +124,13 @@ def _after_prefill(prompt: int, p: Candidate, to: Candidate, terms: dict[str, fl
     return rtt_s / 2 + max(whole_s, last_s)
 
 
+def _relay_seconds(prompt: int, p: Candidate | None, r: Candidate, given: RoutingSettings) -> float:
+    """What tells one RLD from another: its load, and what it lacks of the prompt."""
+    missed = max(0, prompt - r.hit)
+    fill_s = line_seconds(p, r, missed, given) if p else missed / _prefill_rate(r, given)
+    return fill_s + r.fullness * given.full_batch_s
+
+
 def _waiting(worker: Candidate) -> int:
     """Prompt tokens to be computed before a new request's."""
     return max(worker.load.waiting_tokens, worker.assigned_tokens)
@@ -130,7 +143,8 @@ def _prefill_rate(worker: Candidate, given: RoutingSettings) -> float:
 def _prefill_terms(prompt: int, p: Candidate, given: RoutingSettings) -> dict[str, float]:
     rate = _prefill_rate(p, given)
     missed = max(1, prompt - p.hit)
-    return {"queue": _waiting(p) / rate, "prefill": missed / rate}
+    load_s = p.fullness * given.full_batch_s  # places run out before seconds do where prompts are hit
+    return {"queue": _waiting(p) / rate, "prefill": missed / rate, "prefill_load": load_s}
 
 
 def _step(worker: Candidate, given: RoutingSettings) -> float:
@@ -161,7 +175,7 @@ def _relayed(prompt: int, p: Candidate, r: Candidate, m: Candidate | None, given
     # Among MDs the line still decides: what crosses later is not free. It weighs little against the client's seconds.
     crossing = line_seconds(p, m, max(0, prompt - m.hit), given)
     terms["line_share"] = 0.01 * crossing
-    return Route("P-RLD-MD", Cast(p.peer, r.peer, m.peer), terms, crossing + terms["queue"])
+    return Route("P-RLD-MD", Cast(p.peer, r.peer, m.peer), terms, crossing + terms["queue"], _way(p, m, given)[0])
 
 
 def _main_alone(prompt: int, p: Candidate, m: Candidate, given: RoutingSettings) -> Route:

@@ -1,8 +1,9 @@
 """Composes a step: every speaking decode, one token each, then slices of extend and prefill under a budget of `chunk_tokens`.
 
-Extend and prefill are one thing: compute [computed, target). Those whose client already reads come first, then first come, first
-served. No slice leaves less than a quarter chunk behind, and none begins with less, unless that is all there is to do: a tail is
-merged into the slice before it, so a step computes less than a chunk and a quarter beside its decodes.
+Extend and prefill are one thing: compute [computed, target). Those whose client waits for the next output come first, then those
+whose client another still serves, then who has read nothing yet; among equals, first come, first served. No slice leaves less than
+a quarter chunk behind: a tail is merged into the slice before it, so a step computes less than a chunk and a quarter beside its
+decodes. What others leave of a step is filled, down to a sixteenth: bench/tail_chunks shows why.
 """
 
 from collections.abc import Iterable
@@ -26,15 +27,19 @@ class Due(NamedTuple):
     def decodes(self) -> bool:
         return self.speaks and self.tokens == 1
 
+    @property
+    def rank(self) -> int:
+        """Lower goes first: handed over, shadowed, new."""
+        return 2 if self.sequence.outputs == 0 else 0 if self.speaks else 1
+
 
 def slice_tokens(tokens: int, budget: int, chunk_tokens: int) -> int:
     """How many of `tokens` to compute now, where `budget` of the step's chunk are left."""
-    tail = chunk_tokens // 4
     if budget <= 0:
         return 0
-    if tokens <= budget or tokens - budget < tail:
+    if tokens <= budget or tokens - budget < chunk_tokens // 4:
         return tokens
-    return budget if budget >= tail else 0
+    return budget if budget >= chunk_tokens // 16 else 0
 
 
 def compose(due: Iterable[Due], chunk_tokens: int) -> StepPlan:
@@ -43,7 +48,7 @@ def compose(due: Iterable[Due], chunk_tokens: int) -> StepPlan:
     slices = [Slice(one.sequence, one.sequence.computed, one.target, True) for one in waiting if one.decodes]
     rest = [one for one in waiting if not one.decodes]
     budget = chunk_tokens
-    for one in sorted(rest, key=lambda one: one.sequence.outputs == 0):  # stable
+    for one in sorted(rest, key=lambda one: one.rank):  # stable
         taken = slice_tokens(one.tokens, budget, chunk_tokens)
         if taken:
             start = one.sequence.computed

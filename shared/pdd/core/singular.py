@@ -15,7 +15,8 @@ class SingularSettings:
 
     cap: float = 0.05  # share of requests
     gap: float = 0.10  # P-hit minus MD-hit, as a share of prompt tokens
-    patience_s: float = 30.0  # how long a withheld cut's transfer may go on after the client was served
+    patience_s: float = 30.0  # how long a withheld cut's transfer, or a warm-up, may go on after the client was served
+    warm_up: bool = False  # whatever RLD ended crosses later, while nobody waits
 
 
 class Singular:
@@ -24,17 +25,26 @@ class Singular:
     def __init__(self, given: SingularSettings) -> None:
         self.given = given
         self.share = 0.0  # of requests that were cut, a running mean
-        self._hit_ahead = 0.0
-        self._prompt = 0.0
+        self._at_prefill = self._at_main = self._prompt = 0.0  # tokens a request: hits, and all
+
+    @property
+    def at_prefill(self) -> float:
+        """P's hits as a share of prompt tokens, over recent requests."""
+        return self._at_prefill / self._prompt if self._prompt else 0.0
+
+    @property
+    def at_main(self) -> float:
+        return self._at_main / self._prompt if self._prompt else 0.0
 
     @property
     def gap(self) -> float:
         """How far P's cache is ahead of MD's, token-weighted over recent requests."""
-        return self._hit_ahead / self._prompt if self._prompt else 0.0
+        return self.at_prefill - self.at_main
 
     def served(self, prompt: int, hit_at_prefill: int, hit_at_main: int) -> None:
         """A request whose hits at both are known."""
-        self._hit_ahead += MEMORY * (hit_at_prefill - hit_at_main - self._hit_ahead)
+        self._at_prefill += MEMORY * (hit_at_prefill - self._at_prefill)
+        self._at_main += MEMORY * (hit_at_main - self._at_main)
         self._prompt += MEMORY * (prompt - self._prompt)
 
     def why_not(self) -> str | None:

@@ -26,14 +26,14 @@ class Wanting:
         if (small, any_bulk) == self._told:
             if not (small or any_bulk) or since < REPEAT_S:
                 return None
-        elif since < CHANGE_S:
-            return None
+        elif since < CHANGE_S and (small or any_bulk):
+            return None  # an end is told at once: nobody may ask again
         self._told, self._told_at = (small, any_bulk), now
         bulk = sorted((one for box in boxes for one in box.waiting(now)), key=lambda one: one.remaining_bytes)
         return LineWants(
             self._link.site,
             self._link.capacity.bytes_per_s or self._link.bytes_per_s(now),
-            self._link.answered_bytes,
+            self._link.delivered_bytes,
             self._link.queue_s(now),
             self._link.small_bytes,
             shortest(bulk),

@@ -1,4 +1,7 @@
-"""How many requests a second a fleet serves within its promise: bisection over simulated runs, all with the same random draws."""
+"""How much load a fleet serves within its promise: bisection over simulated runs, all with the same random draws.
+
+The load is requests (sessions) a second in an open loop, sessions at once in a closed one.
+"""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -6,8 +9,7 @@ from typing import Any
 
 from ..sim.report import summarize
 from ..sim.scenario import Scenario, variant
-from .fleet_of import fleet_plan
-from .simulated import SimFleet
+from .fleet_of import fleet_of
 from .worth import Verdict, judge
 
 DRAIN_S = 30.0  # after the last arrival; whoever has no second output by then has failed
@@ -16,17 +18,24 @@ UP, DOWN = 1.15, 0.8  # until the limit is between two runs
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One run at one rate."""
+    """One run under one load. `rate_per_s`: requests a second, as asked for where a request is a session, else as served."""
 
+    load: float
     rate_per_s: float
     verdict: Verdict
     found: dict[str, Any]
     counts: dict[str, dict[str, float]]
 
 
-def at_rate(scenario: Scenario, rate_per_s: float, seed: int, base: Path) -> Point:
-    changed = variant(scenario, {"load": {"rate_per_s": rate_per_s}})
-    fleet = SimFleet(fleet_plan(changed), changed.load, scenario.name, seed)
+def load_of(scenario: Scenario) -> float:
+    return scenario.load.rate_per_s or float(scenario.load.at_once)
+
+
+def under(scenario: Scenario, load: float, seed: int, base: Path) -> Point:
+    """One run."""
+    change = {"at_once": max(1, round(load))} if scenario.load.closed else {"rate_per_s": load}
+    changed = variant(scenario, {"load": change})
+    fleet = fleet_of(changed, seed)
     found = summarize(fleet.run(base, drain_s=DRAIN_S))
     counts = {
         "replans": fleet.tally.by("pdd_replans_total", "reason"),
@@ -34,7 +43,8 @@ def at_rate(scenario: Scenario, rate_per_s: float, seed: int, base: Path) -> Poi
         "cuts": fleet.tally.by("pdd_cuts_total", "kind"),
         "handovers": fleet.tally.by("pdd_handovers_total", "kind"),
     }
-    return Point(rate_per_s, judge(changed, found), found, counts)
+    rate_per_s = load if scenario.load.hits and not scenario.load.closed else found["completed_per_s"]
+    return Point(load, rate_per_s, judge(changed, found), found, counts)
 
 
 def capacity(
@@ -46,24 +56,24 @@ def capacity(
     precision: float = 0.02,
     known: Point | None = None,
 ) -> Point | None:
-    """The fastest run that keeps the promise, to within `precision` of its rate; None where even a tenth of `first` breaks it.
+    """The most load that keeps the promise, to within `precision` of it; None where even a tenth of `first` breaks it.
 
     `known`: a run at `first`, if there is one already.
     """
     best: Point | None = None
-    low, high, rate = 0.0, float("inf"), first
-    while high - low > precision * rate:
-        point = known if known and known.rate_per_s == rate else at_rate(scenario, rate, seed, base)
+    low, high, load = 0.0, float("inf"), first
+    while high - low > precision * load:
+        point = known if known and known.load == load else under(scenario, load, seed, base)
         if point.verdict.kept:
-            low, best = rate, point
+            low, best = load, point
         else:
-            high = rate
+            high = load
         if high == float("inf"):
-            rate *= UP
+            load *= UP
         elif low == 0.0:
-            rate *= DOWN
-            if rate < first / 10:
+            load *= DOWN
+            if load < first / 10:
                 return None
         else:
-            rate = (low + high) / 2
+            load = (low + high) / 2
     return best

@@ -1,12 +1,12 @@
-"""The same requests served by different systems, side by side: at one rate, and as fast as each keeps its promise."""
+"""The same requests served by different systems, side by side: under one load, and under the most with which each keeps its promise."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ..sim.scenario import Scenario, variant
-from .capacity import Point, at_rate, capacity
+from ..sim.scenario import Published, Scenario, variant
+from .capacity import Point, capacity, load_of, under
 from .worth import cost
 
 NO_RELAY: dict[str, Any] = {"fleet": {"relay": {"workers": 0}}, "routing": {"host_price_s": 1e6}}
@@ -43,7 +43,7 @@ def _with(base: dict[str, Any], fleet: dict[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`at`: the run at the scenario's rate; `best`: the fastest run that keeps the promise, None where none does."""
+    """`at`: the run under the scenario's load; `best`: the run under the most that keeps the promise, None where none does."""
 
     name: str
     cost: float
@@ -57,9 +57,9 @@ class Row:
 
 def row(scenario: Scenario, seed: int, base: Path, *, precision: float, search: bool = True) -> Row:
     """One system. Its runs use the same random draws as every other's with this seed."""
-    rate = scenario.load.rate_per_s
-    here = at_rate(scenario, rate, seed, base)
-    best = capacity(scenario, seed, base, first=rate, precision=precision, known=here) if search else None
+    load = load_of(scenario)
+    here = under(scenario, load, seed, base)
+    best = capacity(scenario, seed, base, first=load, precision=precision, known=here) if search else None
     return Row(scenario.name, cost(scenario), here, best)
 
 
@@ -96,10 +96,31 @@ def cells(row: Row) -> list[str]:
     ]
 
 
+def told_cells(told: Published, *, with_transfer: bool) -> list[str]:
+    """What is published of a system, in the columns of `cells`."""
+    waits = _told(told.ttft_s, 1, "s")
+    rate, cost = told.requests_per_s, told.cost
+    return [
+        "  published",
+        f"{cost:.2f}" if cost else "-",
+        f"{rate:.2f}" if rate else "-",
+        f"{rate / cost:.4f}" if rate and cost else "-",
+        "-" if with_transfer else waits,
+        waits if with_transfer else "-",
+        _told(told.tpot_s, 1000, "ms"),
+        "-",
+        f"{told.relay_share:.1%}" if told.relay_share else "-",
+        "-",
+        "-",
+    ]
+
+
+def _told(values: Sequence[float], scale: float, unit: str) -> str:
+    return " / ".join(f"{value * scale:.1f}" for value in values) + f" {unit}" if values else "-"
+
+
 def _triple(values: dict[str, float], scale: float, unit: str) -> str:
-    if not values:
-        return "-"
-    return " / ".join(f"{values[name] * scale:.1f}" for name in ("p50", "p90", "p99")) + f" {unit}"
+    return _told([values[name] for name in ("p50", "p90", "p99")] if values else (), scale, unit)
 
 
 def as_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -116,6 +137,16 @@ def as_data(rows: Sequence[Row]) -> list[dict[str, Any]]:
     ]
 
 
-def markdown(rows: Sequence[Row]) -> str:
-    lines = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
-    return "\n".join([*lines, *("| " + " | ".join(cells(row)) + " |" for row in rows)]) + "\n"
+def lines(scenario: Scenario, rows: Sequence[Row]) -> list[list[str]]:
+    """The table: each row, and under it what is published of that system."""
+    found = []
+    for row in rows:
+        found.append(cells(row))
+        if told := scenario.published.get(row.name):
+            found.append(told_cells(told, with_transfer=scenario.sla.with_transfer))
+    return found
+
+
+def markdown(table: Sequence[Sequence[str]]) -> str:
+    head = ["| " + " | ".join(HEAD) + " |", "|" + "---|" * len(HEAD)]
+    return "\n".join([*head, *("| " + " | ".join(line) + " |" for line in table)]) + "\n"

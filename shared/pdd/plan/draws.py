@@ -36,17 +36,22 @@ def spec(rng: Random, seed: int) -> HouseSpec:
     slow = pick(["", "", "p1", "r1", "m1"])
     return HouseSpec(
         prefills=counts[Role.PREFILL],
-        relays=counts[Role.RELAY] if rng.random() < 0.8 else 0,
+        relays=counts[Role.RELAY] if rng.random() < 0.7 else 0,
         mains=counts[Role.MAIN],
         sites=pick(SITES),
         engines={slow: replace(engine, cost=SLOW)} | dict.fromkeys(WORKERS, engine),
         script=Script(seed=seed, mean_outputs=pick([0, 0, 40])),
         line_bytes_per_s=pick([2000.0, 8000.0, 8000.0, 100_000.0]),
         answer_s=pick([0.0, 0.0, 0.0, 0.02, 0.2]),
+        answer_at=pick(["", "", "p1"]),
         staging_bytes=pick([1 << 26] * 6 + [10_000, 6_000]),
-        routing=RoutingSettings(line_bytes_per_s=4000.0, relay_price_s=0.3, main_alone_tokens=pick([0, 40])),
+        routing=RoutingSettings(
+            line_bytes_per_s=pick([4000.0, 4000.0, 500.0]), relay_price_s=0.3, main_alone_tokens=pick([0, 40])
+        ),
         relay_bound=pick([0, 0, 8, 30]),
-        singular=SingularSettings(cap=pick([0.0, 0.05, 1.0, 1.0]), gap=pick([0.1, 2.0, 2.0])),
+        singular=SingularSettings(
+            cap=pick([0.0, 0.05, 1.0, 1.0]), gap=pick([0.1, 2.0, 2.0]), warm_up=pick([False, True])
+        ),
         policy=pick(list(POLICIES)),
     )
 
@@ -76,6 +81,8 @@ class Schedule:
             self._partition()
         for name, role in self.workers.items():
             self._worker(name, role)
+        if rng.random() < 0.4:
+            self._late_router()
         for _ in range(rng.choice([0, 1, 2, 3, 4])):
             self._ambush()
         if rng.random() < 0.1:
@@ -166,6 +173,17 @@ class Schedule:
             start, seconds = rng.uniform(0, STORM_S - 6), rng.uniform(1, 6)
             kind = f"pause-{role.value}"
             self._once(kind, start, partial(self.faults.pause, name, seconds), f"pause {name} for {seconds:.1f} s")
+
+        if role is not Role.PREFILL and rng.random() < 0.1:
+            start, seconds = rng.uniform(0, STORM_S - 6), rng.uniform(1, 6)
+            act = partial(self.faults.spoil_imports, name, seconds)
+            self._once("bad-import", start, act, f"{name} imports nothing for {seconds:.1f} s")
+
+    def _late_router(self) -> None:
+        rng = self.rng
+        delay_s, seconds = rng.uniform(0.1, 2.0), rng.uniform(3, 15)
+        act = partial(self.faults.delay_router, delay_s, seconds)
+        self._once("late-router", rng.uniform(0, 5), act, f"router is {delay_s:.1f} s late for {seconds:.1f} s")
 
     def _crash(self, name: str, role: Role, when: float) -> None:
         down = self.rng.choice([0.01, 0.3, 1.0, 3.0])

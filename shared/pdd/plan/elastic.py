@@ -11,7 +11,7 @@ from ..sim.report.plot import line_plot
 from ..sim.report.summary import percentile
 from ..sim.scenario import Scenario, variant
 from ..sim.workload import Session
-from .fleet_of import fleet_plan
+from .fleet_of import fleet_of
 from .simulated import LETTERS, STARTING_S, SimFleet
 
 WINDOW_S = 10.0
@@ -41,7 +41,7 @@ class Recovery:
 def surge(scenario: Scenario, given: Surge, seed: int, base: Path, *, join: bool = True) -> Recovery:
     """An open loop. `first_work_s`: from joining until a new worker writes or computes for the first time."""
     changed = variant(scenario, {"load": {"rate_per_s": scenario.load.rate_per_s * given.factor, "warmup_s": 0.0}})
-    fleet = SimFleet(fleet_plan(changed), changed.load, scenario.name, seed)
+    fleet = fleet_of(changed, seed)
     timed = fleet.load.timed
     fleet.starts = lambda: _slower_before(timed(seed, base), given)
     if join:

@@ -2,11 +2,13 @@
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from ..adapters.kv_memory_lines import Fault, no_fault
-from ..core.ids import Peer, RequestId, Role
+from ..core.events import KvImportFailed
+from ..core.ids import Key, Peer, RequestId, Role
 from ..core.messages import Beat, Message
-from ..ports import Bus
+from ..ports import Bus, Clock, Engine, KvChunk, Sink
 from .house import House
 
 Lost = Callable[[Peer | None, Message], bool]
@@ -25,6 +27,40 @@ class LossyBus:
     def broadcast(self, message: Message) -> None:
         if not self._lost(None, message):
             self._bus.broadcast(message)
+
+
+class LateBus:
+    """A bus on which everything leaves so much later, in order, until a time has come."""
+
+    def __init__(self, bus: Bus, clock: Clock, delay_s: float, until: float) -> None:
+        self._bus, self._clock, self._delay_s, self._until = bus, clock, delay_s, until
+
+    def send(self, to: Peer, message: Message, traceparent: str) -> None:
+        self._later(partial(self._bus.send, to, message, traceparent))
+
+    def broadcast(self, message: Message) -> None:
+        self._later(partial(self._bus.broadcast, message))
+
+    def _later(self, leave: Callable[[], None]) -> None:
+        now = self._clock.now()
+        leaves_at = min(now + self._delay_s, max(now, self._until + self._delay_s))
+        self._clock.call_later(leaves_at - now, leave)
+
+
+class SpoiltImports:
+    """An engine that takes no KV while `spoilt` says so, as where the device has no memory for it; all else as ever."""
+
+    def __init__(self, engine: Engine, sink: Sink, spoilt: Callable[[], bool]) -> None:
+        self._engine, self._sink, self._spoilt = engine, sink, spoilt
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def import_kv(self, key: Key, chunks: list[KvChunk], done: Callable[[], None]) -> None:
+        if not self._spoilt():
+            return self._engine.import_kv(key, chunks, done)
+        done()
+        self._sink(KvImportFailed(key, "spoilt"))
 
 
 def lose(house: House, name: str, lost: Lost) -> None:
@@ -96,6 +132,21 @@ class Faults:
         """Only its beats are lost: its work arrives."""
         world, until = self.house.world, self._end_of(seconds)
         lose(self.house, name, lambda to, message: isinstance(message, Beat) and world.now() < until)
+
+    def delay_router(self, delay_s: float, seconds: float) -> None:
+        """What it says comes late: its commands, its cuts, its renewals."""
+        ports, world = self.house.processes["router"].node.ports, self.house.world
+        assert ports is not None
+        ports.bus = LateBus(ports.bus, world, delay_s, self._end_of(seconds))
+
+    # -- engines ------------------------------------------------------------------------------------------------------
+
+    def spoil_imports(self, name: str, seconds: float) -> None:
+        process, world, until = self.house.processes[name], self.house.world, self._end_of(seconds)
+        ports = process.node.ports
+        assert ports is not None and ports.engine is not None
+        engine: Any = SpoiltImports(ports.engine, process.node.post, lambda: world.now() < until)
+        ports.engine = engine
 
     # -- the lines ----------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""From a scenario to a fleet plan: what a chip and a model cost, what fits in memory, what lies between the sites."""
+"""From a scenario to a simulated fleet: what a chip and a model cost, what fits in memory, what lies between the sites, who dies when."""
 
 from collections.abc import Callable
 from dataclasses import fields, replace
@@ -16,8 +16,9 @@ from ..core.singular import SingularSettings
 from ..core.timeouts import TimeOuts
 from ..sim.kv import Sizes
 from ..sim.scenario import Scenario, ScenarioError, Workers
+from .fleet_parts import PAGE_TOKENS, FleetPlan, LinePlan, WorkerPlan, limits_of
 from .other_routers import HitThresholdRouter, LowHitsEndOnRelay
-from .simulated import PAGE_TOKENS, FleetPlan, LinePlan, WorkerPlan, limits_of
+from .simulated import STARTING_S, SimFleet
 
 MOST_PAGES = (
     60_000  # 3.8 million tokens: more is seldom reused within a run, and each page costs this process about a kilobyte
@@ -66,6 +67,17 @@ def fleet_plan(scenario: Scenario) -> FleetPlan:
         router=_router(scenario),
         grain=grain,
     )
+
+
+def fleet_of(scenario: Scenario, seed: int, title: str = "") -> SimFleet:
+    """With the scenario's load and crashes. Raises ScenarioError."""
+    fleet = SimFleet(fleet_plan(scenario), scenario.load, title or scenario.name, seed)
+    for crash in scenario.crashes:
+        _known(fleet.workers, crash.worker, "crashes.worker")
+        fleet.world.call_later(STARTING_S + crash.at_s, partial(fleet.kill, crash.worker))
+        if crash.back_s:
+            fleet.world.call_later(STARTING_S + crash.at_s + crash.back_s, partial(fleet.revive, crash.worker))
+    return fleet
 
 
 def _router(scenario: Scenario) -> Callable[..., Router]:

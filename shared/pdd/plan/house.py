@@ -77,9 +77,11 @@ class HouseSpec:
     line_rtt_s: float = 0.05
     near_bytes_per_s: float = 1e9
     bus_delay_s: float = 0.0005
-    answer_s: float = 0.0  # so much later a worker hears of its own engine and link, in order
+    answer_s: float = 0.0  # so much later a worker hears of its own engine; of its link, half as much
+    answer_at: str = ""  # the only one who is so late; empty: all
     staging_bytes: int = 1 << 26
     wire_chunk_tokens: int = 32
+    leased: bool = True  # the router owns the lines between sites
     timeouts: TimeOuts = TimeOuts()
     routing: RoutingSettings = RoutingSettings(line_bytes_per_s=5000.0, relay_price_s=0.5)
     policy: str = "one_shot"
@@ -249,7 +251,8 @@ class House:
         )
         machine = WORKERS[role](me, card, spec.timeouts, b"secrets")
         process = self._attach(Node(self.world, machine), me)
-        post = self._late(process.node.post) if spec.answer_s else process.node.post
+        late_s = spec.answer_s if spec.answer_at in ("", me.name) else 0.0
+        post = process.node.post
         process.engine = create_scripted(
             pages=engine_spec.pages,
             page_size=engine_spec.page_size,
@@ -260,7 +263,7 @@ class House:
             fingerprint=FINGERPRINT,
             kv_shape=spec.kv_shape,
             script=spec.script,
-            sink=post,
+            sink=self._late(post, late_s),
             clock=self.world,
         )
         process.link = MemoryKvLink(
@@ -269,17 +272,19 @@ class House:
             address=address,
             fingerprint=FINGERPRINT,
             source=process.engine,
-            sink=post,
+            sink=self._late(post, late_s / 2),
             notes=process.notes,
             staging_bytes=spec.staging_bytes,
             chunk_tokens_max=spec.wire_chunk_tokens,
+            owned=spec.leased,
         )
         assert process.node.ports
         process.node.ports.engine, process.node.ports.kv = process.engine, process.link
         return process
 
-    def _late(self, post: Sink) -> Sink:
-        return lambda event: self.world.call_later(self.spec.answer_s, partial(post, event))
+    def _late(self, post: Sink, seconds: float) -> Sink:
+        """In order."""
+        return (lambda event: self.world.call_later(seconds, partial(post, event))) if seconds else post
 
     # -- clients ------------------------------------------------------------------------------------------------------
 

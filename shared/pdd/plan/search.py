@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ..sim.scenario import Scenario, variant
-from .capacity import Point, at_rate, capacity
+from .capacity import Point, capacity, load_of, under
 from .first_cut import FirstCut, first_cut
 from .turns import samples
 from .worth import cost
@@ -100,7 +100,7 @@ def best_for_budget(scenario: Scenario, budget: float, seed: int, base: Path, to
         if size is None or any(size == one.size for one in tried):
             continue
         sized = size.of(scenario)
-        point = capacity(sized, seed, base, first=scenario.load.rate_per_s, precision=0.05)
+        point = capacity(sized, seed, base, first=load_of(scenario), precision=0.05)
         if point:
             tried.append(Tried(size, cost(sized), point))
             told(tried[-1])
@@ -128,7 +128,7 @@ class _Search:
         if known:
             return known
         sized = size.of(self.scenario)
-        one = Tried(size, cost(sized), at_rate(sized, self.scenario.load.rate_per_s, self.seed, self.base))
+        one = Tried(size, cost(sized), under(sized, load_of(self.scenario), self.seed, self.base))
         self.tried.append(one)
         self.told(one)
         return one

@@ -11,9 +11,6 @@ from typing import Any
 import msgspec
 
 from ..core import effects as fx
-from ..core.batch import Limits
-from ..core.blocks import HASH_BLOCK
-from ..core.cost import EngineCost
 from ..core.events import RequestSubmitted
 from ..core.ids import Peer, Role
 from ..core.messages import Beat, BlocksChanged, WorkerCard
@@ -21,15 +18,11 @@ from ..core.roles.main_decode import MainDecode
 from ..core.roles.prefill import Prefill
 from ..core.roles.prefix_index import PrefixIndex
 from ..core.roles.relay_decode import RelayDecode
-from ..core.roles.router import Router
 from ..core.roles.worker import Worker
-from ..core.routing import RoutingSettings
-from ..core.singular import SingularSettings
-from ..core.timeouts import TimeOuts
 from ..ports import Machine
 from ..sim.clients import SimClients
 from ..sim.engine import Lengths, SimEngine
-from ..sim.kv import SimKv, Sizes
+from ..sim.kv import SimKv
 from ..sim.line import SimLine
 from ..sim.node import Handlers, SimNode
 from ..sim.report import Run
@@ -39,8 +32,8 @@ from ..sim.tally import Tally
 from ..sim.wires import Wires
 from ..sim.workload import Load, Session
 from ..sim.world import World
+from .fleet_parts import FleetPlan
 
-PAGE_TOKENS = HASH_BLOCK
 SITE_A, SITE_B = "a", "b"
 FINGERPRINT = "simulated"
 BUS_S = 0.0003
@@ -51,47 +44,6 @@ MACHINES: dict[Role, type[Worker[Any]]] = {
     Role.MAIN: MainDecode,
 }
 LETTERS = {Role.PREFILL: "p", Role.RELAY: "r", Role.MAIN: "m"}
-
-
-@dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """Workers of one role, alike."""
-
-    count: int
-    cost: EngineCost
-    limits: Limits
-
-
-@dataclass(frozen=True, slots=True)
-class LinePlan:
-    bytes_per_s: float = 2.5e9
-    rtt_s: float = 0.02
-    flow_bytes_per_s: float = 0.0  # 0: no limit
-    order: str = "owner"
-    flows: int = 0
-    near_bytes_per_s: float = 50e9
-    near_rtt_s: float = 0.0002
-
-
-@dataclass(frozen=True, slots=True)
-class FleetPlan:
-    """Everything a simulated fleet is made of."""
-
-    workers: dict[Role, WorkerPlan]
-    line: LinePlan
-    kv_bytes: int
-    sizes: Sizes
-    routing: RoutingSettings
-    timeouts: TimeOuts = TimeOuts()
-    singular: SingularSettings = SingularSettings()
-    policy: str = "one_shot"
-    relay_bound: int = 0
-    same_site: bool = False
-    max_inflight: int = 100_000
-    staging_bytes: float = 1e12
-    router: Callable[..., Router] = Router  # a baseline may route otherwise
-    stride: int = 16  # decode steps of MD in one event
-    grain: int = 1  # tokens that one id of a prompt stands for; `kv_bytes` and `sizes` are an id's, `limits` count ids
 
 
 @dataclass(eq=False)
@@ -161,6 +113,9 @@ class SimFleet:
         worker.node.alive = worker.engine.alive = False
         self.wires.detach(name)
         worker.kv.die()
+
+    def revive(self, name: str) -> None:
+        self.boot(self.workers[name].me.role, name)
 
     def _worker(self, me: Peer) -> SimWorker:
         plan, workers = self.plan, self.plan.workers[me.role]
@@ -310,8 +265,3 @@ def _engine_handlers(engine: SimEngine, kv: SimKv) -> dict[type[fx.Effect], Call
         fx.CloseTransfer: kv.close_transfer,
         fx.CancelTransfer: kv.cancel,
     }
-
-
-def limits_of(pages: int, max_sequences: int, chunk_tokens: int, max_context: int) -> Limits:
-    """One page a hash block: the largest page, and so the fewest nodes to keep."""
-    return Limits(pages, PAGE_TOKENS, max_sequences, max_context, chunk_tokens)

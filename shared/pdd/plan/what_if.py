@@ -7,7 +7,7 @@ from typing import Any
 
 from ..sim.report.plot import line_plot
 from ..sim.scenario import Scenario, ScenarioError, variant
-from .capacity import Point, at_rate
+from .capacity import Point, load_of, under
 from .compare import NO_RELAY
 
 FACTORS: dict[str, Sequence[float]] = {
@@ -54,8 +54,8 @@ def changed(scenario: Scenario, what: str, factor: float) -> tuple[float, Scenar
 
 def spot(scenario: Scenario, what: str, factor: float, seed: int, base: Path) -> Spot:
     value, one = changed(scenario, what, factor)
-    rate = one.load.rate_per_s
-    return Spot(value, at_rate(one, rate, seed, base), at_rate(variant(one, NO_RELAY), rate, seed, base))
+    load = load_of(one)
+    return Spot(value, under(one, load, seed, base), under(variant(one, NO_RELAY), load, seed, base))
 
 
 def p99(point: Point, key: str = "second_token_s") -> float:

@@ -18,6 +18,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from ..core.blocks import HASH_BLOCK
 from ..core.cost import COSTS
 from ..core.errors import SettingsError
+from ..core.line_settings import LineSettings
 from ..core.policies import POLICIES
 from ..core.routing import RoutingSettings
 from ..core.singular import SingularSettings
@@ -58,9 +59,13 @@ class WorkerSettings(ServiceSettings):
     model_dir: DirectoryPath = Field(description="a Hugging Face folder; the scripted engine reads its shape alone")
     scripted_cost: str = Field("two-cores-135m", description="whose cost the scripted engine has: core/cost.py")
     dtype: Literal["float32", "bfloat16", "float16"] = Field("bfloat16", description="of weights and KV here")
+    device: str = Field("cpu", pattern=r"^(cpu|cuda(:\d+)?)$", description="`cuda`: the same code; not run yet")
     threads: int = Field(1, ge=1, description="of the engine's arithmetic")
     page_tokens: int = Field(16, ge=1, le=HASH_BLOCK, description=f"tokens in a page; divides {HASH_BLOCK}")
-    pages: int = Field(2048, ge=8, description="the KV pool")
+    pages: int = Field(2048, ge=8, description="the KV pool, where memory_bytes is 0")
+    memory_bytes: int = Field(
+        0, ge=0, description="for weights, KV and a step's work together: the pool has the pages that it leaves"
+    )
     max_sequences: int = Field(32, ge=1, description="in the running batch")
     max_context: int = Field(0, ge=0, description="tokens of one request; 0: what the model and the pool allow")
     chunk_tokens: int = Field(256, ge=1, description="prompt tokens in one step; each such chunk leaves at once")
@@ -70,6 +75,7 @@ class WorkerSettings(ServiceSettings):
         "", description="host:port as P reaches it, when a proxy or NAT stands between; empty: as bound"
     )
     kv_tls: bool = Field(True, description="encrypt KV between the sites, where credentials_dir has certificates")
+    line: LineSettings = Field(default_factory=LineSettings, description="how KV crosses: docs/operations.md")
     staging_bytes: int = Field(512 * MIB, ge=MIB, description="memory for KV that has landed and is not imported yet")
 
     @field_validator("scripted_cost")
@@ -91,9 +97,11 @@ class RouterSettings(ServiceSettings):
     http_port: int = Field(8000, ge=0, le=65535)
     model_dir: DirectoryPath = Field(description="the same folder as the workers': tokenizer and chat template")
     model_name: str = Field("", description="as clients name it; empty: the folder's name")
-    policy: str = Field("one_shot", description="how a running request is handed over")
+    policy: str = Field("adaptive", description="how a running request is handed over")
     max_requests: int = Field(256, ge=1, description="at once; beyond it: 429 with Retry-After")
-    relay_bound: int = Field(0, ge=0, description="the most tokens RLD writes for one request; 0: no bound")
+    relay_bound: int = Field(
+        512, ge=0, description="RLD writes so many tokens for one request, the fuller it is the fewer; 0: no bound"
+    )
     routing: RoutingSettings = Field(default_factory=RoutingSettings, description="priors and prices of routes")
     singular: SingularSettings = Field(default_factory=SingularSettings, description="when a transfer may be cut")
     api_keys: str = Field("", repr=False, description="separated by commas; empty, and no file: everybody may ask")

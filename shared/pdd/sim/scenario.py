@@ -74,6 +74,28 @@ class PriceTable(Table, frozen=True, kw_only=True):
     line_gbit_s: float = 0.0
 
 
+class Crash(Table, frozen=True, kw_only=True):
+    """A worker's process is gone at once; `back_s` later it starts again, empty. 0: it stays away."""
+
+    worker: str  # p1, r1, m1, ...
+    at_s: float
+    back_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if min(self.at_s, self.back_s) < 0:
+            raise ValueError("crashes: at_s and back_s are not negative")
+
+
+class Published(Table, frozen=True, kw_only=True):
+    """What others say of a system, to stand beside what is simulated. Times in seconds at P50, P90, P99; 0 and empty: they do not say."""
+
+    requests_per_s: float = 0.0
+    cost: float = 0.0
+    ttft_s: tuple[float, ...] = ()  # with the KV's transfer where the SLA counts it
+    tpot_s: tuple[float, ...] = ()
+    relay_share: float = 0.0
+
+
 class Scenario(Table, frozen=True, kw_only=True):
     name: str
     about: str = ""
@@ -87,7 +109,9 @@ class Scenario(Table, frozen=True, kw_only=True):
     routing: dict[str, float] = {}
     singular: dict[str, float] = {}
     timeouts: dict[str, float] = {}
+    crashes: list[Crash] = []
     systems: dict[str, dict[str, Any]] = {}  # to compare: what is different there, table by table
+    published: dict[str, Published] = {}  # by system
 
 
 def variant(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
@@ -96,6 +120,17 @@ def variant(scenario: Scenario, changes: Mapping[str, Any]) -> Scenario:
         return msgspec.convert(_merged(msgspec.to_builtins(scenario), changes), Scenario)
     except msgspec.ValidationError as error:
         raise ScenarioError(f"{scenario.name}, changed: {error}") from error
+
+
+def with_trace(scenario: Scenario, trace: Path) -> Scenario:
+    """The scenario with this trace's sessions instead of its own. Raises ScenarioError.
+
+    A [load.trace] keeps what else it says; without one, prompts are cut to what the scenario's context leaves beside an answer.
+    """
+    told: dict[str, Any] = {"path": str(trace.resolve()), "format": ""}
+    if scenario.load.trace is None:
+        told["context_tokens"] = scenario.context_tokens * 15 // 16
+    return variant(scenario, {"load": {"agent": None, "hits": None, "trace": told}})
 
 
 def _merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 K and V, then each sequence attends to where its tokens lie.
 
 Rows of one sequence that came together see each other from the fresh values, and what was there before from the pages: so no mask
-is ever made.
+is ever made. In the last layer only the rows that are asked for have a query.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ SHORT_RUN = 128  # tokens; where runs are shorter on average, gathering them fir
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """Rows [first, last) of the step are one sequence's. All see the tokens in `runs`, whose slots are `gathered` if they are many.
+    """Rows [first, last) are one sequence's. All see the tokens in `runs`, whose slots are `gathered` if they are many.
 
     One row alone finds itself there; of several each also sees those of its span up to itself.
     """
@@ -37,40 +37,61 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Queries:
+    """`spans` in the order of rows. `singles`: what the kernel needs of rows that are alone, `single_rows` (None: all are)."""
+
+    spans: tuple[Span, ...]
+    singles: SeenRuns | None
+    single_rows: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
 class StepTables:
-    """`slots` and `positions` of each row; `spans` in the order of rows. `singles`: what the kernel needs of rows that are alone."""
+    """`slots` and `positions` of each row; `asked`: the rows that end a slice to sample from, and `ends` as they query."""
 
     slots: Tensor
     positions: Tensor
-    spans: tuple[Span, ...]
-    singles: SeenRuns | None
-    single_rows: Tensor | None  # None: all are
+    queries: Queries
+    asked: Tensor
+    ends: Queries | None  # None: all rows are asked for
 
 
 class PagedAttention:
     """Of one engine: `heads` query heads over its pages."""
 
-    def __init__(self, kv: KvPages, heads: int, threads: int = 1, kernel: bool = True) -> None:
+    def __init__(self, kv: KvPages, heads: int, threads: int = 1, *, kernel: bool = True) -> None:
         self.kv = kv
         self._heads = heads
         self._kernel = _kernel(kv, threads) if kernel else None
 
+    # -- once in a step -----------------------------------------------------------------------------------------------
+
     def lay(self, slices: Sequence[Slice]) -> StepTables:
         slots: list[int] = []
         positions: list[int] = []
-        spans = []
+        firsts = []
         for part in slices:
-            first = len(slots)
+            firsts.append(len(slots))
             for low, high in runs(part.sequence.pages, self.kv.page_size, part.start, part.stop):
                 slots += range(low, high)
             positions += range(part.start, part.stop)
-            spans.append(self._span(part, first))
-        singles, rows = None, None
+        asked = [first + part.stop - part.start - 1 for first, part in zip(firsts, slices, strict=True) if part.sample]
+        ends = [Slice(part.sequence, part.stop - 1, part.stop, True) for part in slices if part.sample]
+        return StepTables(
+            self._tensor(slots),
+            self._tensor(positions),
+            self._queries(slices, firsts),
+            self._tensor(asked),
+            self._queries(ends, range(len(ends))) if len(ends) < len(slots) else None,
+        )
+
+    def _queries(self, slices: Sequence[Slice], firsts: Sequence[int]) -> Queries:
+        spans = [self._span(part, first) for part, first in zip(slices, firsts, strict=True)]
         alone = [span for span in spans if span.alone]
-        if self._kernel is not None and alone:
-            singles = self._kernel.lay([span.runs for span in alone])
-            rows = None if len(alone) == len(spans) else self._tensor([span.first for span in alone])
-        return StepTables(self._tensor(slots), self._tensor(positions), tuple(spans), singles, rows)
+        if self._kernel is None or not alone:
+            return Queries(tuple(spans), None, None)
+        rows = None if len(alone) == len(spans) else self._tensor([span.first for span in alone])
+        return Queries(tuple(spans), self._kernel.lay([span.runs for span in alone]), rows)
 
     def _span(self, part: Slice, first: int) -> Span:
         rows = part.stop - part.start
@@ -83,17 +104,22 @@ class PagedAttention:
     def _tensor(self, numbers: list[int]) -> Tensor:
         return torch.tensor(numbers, dtype=torch.long, device=self.kv.kv.device)
 
-    def __call__(self, layer: int, fused: Tensor, tables: StepTables) -> Tensor:
-        """`fused` [rows, heads + 2 * kv_heads, head_dim]: query, key and value heads, positions applied -> [rows, heads * head_dim]."""
+    # -- in each layer ------------------------------------------------------------------------------------------------
+
+    def write(self, layer: int, fused: Tensor, tables: StepTables) -> None:
+        """`fused` [rows, heads + 2 * kv_heads, head_dim]: query, key and value heads, positions applied."""
         self.kv.put(layer, tables.slots, fused[:, self._heads :])
+
+    def __call__(self, layer: int, fused: Tensor, queries: Queries) -> Tensor:
+        """[rows, heads * head_dim]. All keys and values that are seen have been written."""
         query = fused[:, : self._heads].unflatten(1, (self.kv.shape.kv_heads, -1))
-        if self._kernel is None or tables.singles is None:
-            return torch.cat([self._attend_span(layer, query, fused, span) for span in tables.spans])
-        if tables.single_rows is None:
-            return self._kernel(layer, query, tables.singles)
+        if self._kernel is None or queries.singles is None:
+            return torch.cat([self._attend_span(layer, query, fused, span) for span in queries.spans])
+        if queries.single_rows is None:
+            return self._kernel(layer, query, queries.singles)
         out = query.new_empty(len(query), self._heads * query.shape[-1])
-        out[tables.single_rows] = self._kernel(layer, query[tables.single_rows], tables.singles)
-        for span in tables.spans:
+        out[queries.single_rows] = self._kernel(layer, query[queries.single_rows], queries.singles)
+        for span in queries.spans:
             if not span.alone:
                 out[span.first : span.last] = self._attend_span(layer, query, fused, span)
         return out

@@ -27,7 +27,7 @@ def create_torch(
     chunk_tokens: int = 256,
     threads: int = 1,
 ) -> SteppingEngine:
-    """Blocks while it loads and warms up. The pool has `pages`, or as many as `memory_bytes` hold.
+    """Blocks while it loads and warms up. The pool has `pages`, or as many as `memory_bytes` leave beside weights and a step's work.
 
     `max_context` 0: what the model and the pool allow. `post` runs an action on the loop's thread.
     EngineError: the model cannot be served, or the pool is too small to serve anything.
@@ -38,9 +38,12 @@ def create_torch(
     from .runner import TorchRunner
 
     model = PagedModel(model_dir, dtype, device, max_context)
-    pages = pages or memory_bytes // (page_size * model.kv_shape.bytes_per_token)
-    if pages < 1:
-        raise EngineError(f"{memory_bytes} bytes hold no page of {page_size} tokens")
+    if not pages:
+        work = model.step_bytes(chunk_tokens * 5 // 4 + max_sequences, max_sequences)
+        pages = (memory_bytes - model.bytes - work) // (page_size * model.kv_shape.bytes_per_token)
+        if pages < 1:
+            needed = f"{model.bytes} bytes of weights and {work} for a step's work"
+            raise EngineError(f"{memory_bytes} bytes leave no page of {page_size} tokens beside {needed}")
     context = max_context or min(model.max_context, pages * page_size)
     limits = Limits(pages, page_size, max_sequences, context, chunk_tokens)
     grammars = grammars_of(model_dir)

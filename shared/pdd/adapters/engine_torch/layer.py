@@ -48,14 +48,36 @@ class Layer:
         self._gate_up = linear(d, ("mlp.gate_proj", inner), ("mlp.up_proj", inner))
         self._down = linear(inner, ("mlp.down_proj", d))
 
+    @property
+    def bytes(self) -> int:
+        return sum(linear.bytes for linear in (self._fused, self._out, self._gate_up, self._down))
+
     def __call__(self, x: Tensor, step: Step) -> Tensor:
         """[rows, hidden] -> [rows, hidden]; `x` is changed."""
+        fused = self._project(x, step)
+        return self._finish(x, step.attention(self._index, fused, step.tables.queries))
+
+    def last(self, x: Tensor, step: Step) -> Tensor:
+        """The model's last layer: writes the KV of every row, and goes on with those that are asked for."""
+        fused, tables = self._project(x, step), step.tables
+        if tables.ends is None:
+            return self._finish(x, step.attention(self._index, fused, tables.queries))
+        if not len(tables.asked):
+            return x[:0]
+        return self._finish(x[tables.asked], step.attention(self._index, fused[tables.asked], tables.ends))
+
+    def _project(self, x: Tensor, step: Step) -> Tensor:
+        """Query, key and value heads of each row; keys and values are in their pages."""
         shape = self._shape
         fused = self._fused(rms_norm(x, x.shape[1:], self._norm, shape.eps)).view(len(x), -1, shape.head_dim)
         self._norm_heads(fused)
         turn(fused[:, : shape.heads + shape.kv_heads], step.cos, step.sin)
-        x += self._out(step.attention(self._index, fused, step.tables))
-        gate, up = self._gate_up(rms_norm(x, x.shape[1:], self._mlp_norm, shape.eps)).chunk(2, -1)
+        step.attention.write(self._index, fused, step.tables)
+        return fused
+
+    def _finish(self, x: Tensor, attended: Tensor) -> Tensor:
+        x += self._out(attended)
+        gate, up = self._gate_up(rms_norm(x, x.shape[1:], self._mlp_norm, self._shape.eps)).chunk(2, -1)
         x += self._down(silu(gate).mul_(up))
         return x
 

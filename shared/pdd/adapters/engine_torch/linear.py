@@ -4,12 +4,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
+# Weights of a matrix; a call of the packed operator costs 10 microseconds more, which smaller ones do not win back.
+WORTH_PACKING = 1 << 17
+
 
 class Linear:
     """`weight` [out, in]; whoever passes it should let it go: the packed layout is a copy."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
-        self._packed = can_pack(weight)
+        self.bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
+        self._packed = weight.numel() >= WORTH_PACKING and can_pack(weight)
         self._weight = torch.ops.mkldnn._reorder_linear_weight(weight) if self._packed else weight
         self._bias = bias
 

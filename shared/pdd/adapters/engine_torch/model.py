@@ -40,22 +40,32 @@ class PagedModel:
         self.heads = shape.heads
         self.kv_shape = shape.kv(dtype)
         self.max_context = max_context or shape.context
+        self._shape = shape
         with torch.inference_mode():
             weights = Weights(model_dir, DTYPES[dtype], device)
             self._embedding = weights.take("model.embed_tokens.weight", shape.vocabulary, shape.hidden)
             self._layers = [Layer(index, shape, weights) for index in range(shape.layers)]
             self._norm = weights.take("model.norm.weight", shape.hidden)
-            head = "lm_head.weight", shape.vocabulary, shape.hidden
-            if shape.tied:
-                weights.take_if_there(*head)  # a copy that some checkpoints carry
-            self._head = Linear(self._embedding if shape.tied else weights.take(*head))
+            head = weights.take_if_there("lm_head.weight", shape.vocabulary, shape.hidden)
+            if head is None and not shape.tied:
+                raise EngineError(f"{model_dir} holds no weights 'lm_head.weight'")
+            self._head = Linear(self._embedding if head is None else head)
             weights.end()
+        self.bytes = self._embedding.nbytes + self._head.bytes + sum(layer.bytes for layer in self._layers)
 
-    def logits(self, ids: list[int], attention: PagedAttention, tables: StepTables, rows: list[int]) -> Tensor:
-        """Writes the KV of every id; logits [len(rows), vocabulary], float32, of the rows that are asked for."""
+    def step_bytes(self, rows: int, sampled: int) -> int:
+        """What one step works with at most, about: the rows of one layer, twice, and logits as they come and in float32."""
+        shape, item = self._shape, self._embedding.itemsize
+        row = 4 * shape.hidden + (shape.heads + 2 * shape.kv_heads) * 2 * shape.head_dim + 4 * shape.inner
+        return 2 * rows * row * item + 2 * sampled * shape.vocabulary * (item + 4)
+
+    def logits(self, ids: list[int], attention: PagedAttention, tables: StepTables) -> Tensor:
+        """Writes the KV of every id; logits [rows, vocabulary], float32, of the rows that `tables` asks for."""
         x = embedding(torch.tensor(ids, device=self._device), self._embedding)
         step = Step(attention, tables, *self._rotary.angles(tables.positions))
-        for layer in self._layers:
+        for layer in self._layers[:-1]:
             x = layer(x, step)
-        asked = x[torch.tensor(rows, dtype=torch.long, device=self._device)]
-        return self._head(rms_norm(asked, asked.shape[1:], self._norm, self._eps)).float()
+        x = self._layers[-1].last(x, step)
+        if not len(x):
+            return x.new_empty(0, len(self._embedding), dtype=torch.float32)
+        return self._head(rms_norm(x, x.shape[1:], self._norm, self._eps)).float()

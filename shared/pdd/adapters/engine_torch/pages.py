@@ -8,6 +8,7 @@ pages are held: reading them needs no lock.
 import ctypes
 from collections.abc import Iterator, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -39,12 +40,9 @@ class KvPages:
         self.shape = shape
         self.page_size = page_size
         self.page_count = pages
-        slots = (shape.layers, 2, shape.kv_heads, pages * page_size, shape.head_dim)
-        # Untouched pages cost no memory on a CPU.
-        self.kv = torch.zeros(slots, dtype=DTYPES[shape.dtype], device=device)
-        self.layers = [
-            (keys[:, None], values[:, None]) for keys, values in self.kv
-        ]  # each [kv_heads, 1, slots, head_dim]
+        self.kv = _zeros(shape, pages * page_size, device)
+        # Each [kv_heads, 1, slots, head_dim].
+        self.layers = [(keys[:, None], values[:, None]) for keys, values in self.kv]
         self._flat = [layer.flatten(0, 1) for layer in self.kv]
         self._gathered = self.kv.new_empty(2 * shape.kv_heads, 0, shape.head_dim)
 
@@ -81,6 +79,14 @@ class KvPages:
             at += last - first
 
 
+def _zeros(shape: KvShape, slots: int, device: str) -> Tensor:
+    """On a CPU pages that nobody has written cost no memory: numpy asks for zeroed memory where torch would write it."""
+    axes, dtype = (shape.layers, 2, shape.kv_heads, slots, shape.head_dim), DTYPES[shape.dtype]
+    if device != "cpu":
+        return torch.zeros(axes, dtype=dtype, device=device)
+    return torch.from_numpy(np.zeros(axes, np.uint32 if dtype is torch.float32 else np.uint16)).view(dtype)
+
+
 def _canonical(kv: Tensor) -> Tensor:
     """[layers, 2, kv_heads, tokens, head_dim] seen in the wire's order of axes."""
     return kv.permute(0, 3, 1, 2, 4)
@@ -104,8 +110,6 @@ def as_tensor(chunk: KvChunk) -> Tensor:
     """The chunk's memory as [layers, tokens, 2, kv_heads, head_dim], shared and never written."""
     data: memoryview | ctypes.Array[ctypes.c_char] = chunk.data
     if chunk.data.readonly:  # torch takes writable buffers only
-        import numpy as np
-
         address = np.frombuffer(chunk.data, dtype=np.uint8).ctypes.data
         data = (ctypes.c_char * chunk.data.nbytes).from_address(address)
     shape = chunk.shape

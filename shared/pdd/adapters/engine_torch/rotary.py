@@ -17,10 +17,8 @@ class Rotary:
         kind = rope_kind(config)
         if kind == "default":
             theta = float(config.rope_parameters["rope_theta"])
-            frequencies, self._scale = (
-                1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim),
-                1.0,
-            )
+            frequencies = 1.0 / theta ** (torch.arange(0, head_dim, 2, dtype=torch.float32) / head_dim)
+            self._scale = 1.0
         else:
             frequencies, self._scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
         if 2 * len(frequencies) != head_dim:

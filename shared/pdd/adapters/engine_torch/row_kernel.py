@@ -1,7 +1,7 @@
 """Decode attention in one compiled loop: each sequence's keys and values are read once, in place, however its pages lie.
 
-Numba compiles it when an engine warms up and keeps the result on disk. Where there is no numba, no CPU or no such dtype, rows
-attend as blocks.py does; the tests hold one against the other.
+Numba compiles it when an engine warms up and keeps the result on disk, if there is a place for it. Where there is no numba, no CPU or
+no such dtype, rows attend as blocks.py does; the tests hold one against the other.
 """
 
 import numpy as np
@@ -11,6 +11,14 @@ from numba.extending import intrinsic, overload
 
 BLOCK = 64  # tokens whose scores are taken together
 LOWEST = np.float32(-87.0)  # e to this is the least normal number
+
+
+def compiled(function):  # type: ignore[no-untyped-def]
+    """Runs without the interpreter's lock. A read-only installation without a home has no place to keep it."""
+    try:
+        return njit(fastmath=True, nogil=True, cache=True)(function)
+    except RuntimeError:
+        return njit(fastmath=True, nogil=True)(function)
 
 
 @intrinsic  # type: ignore[untyped-decorator]
@@ -49,7 +57,7 @@ def exp(x):  # type: ignore[no-untyped-def]
     return p * bits_as_float(np.uint32((n + np.int32(127)) << np.int32(23)))
 
 
-@njit(fastmath=True, nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@compiled  # type: ignore[untyped-decorator]
 def score(query, keys, scores):  # type: ignore[no-untyped-def]
     """query [group, head_dim] . keys [tokens, head_dim] -> scores [group, tokens]."""
     for token in range(keys.shape[0]):
@@ -60,7 +68,7 @@ def score(query, keys, scores):  # type: ignore[no-untyped-def]
             scores[g, token] = total
 
 
-@njit(fastmath=True, nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@compiled  # type: ignore[untyped-decorator]
 def weigh(scores, tokens, best, total, out):  # type: ignore[no-untyped-def]
     """Scores become weights relative to the best so far; what was summed under a lower best shrinks (online softmax)."""
     for g in range(scores.shape[0]):
@@ -77,7 +85,7 @@ def weigh(scores, tokens, best, total, out):  # type: ignore[no-untyped-def]
             out[g, d] *= shrink
 
 
-@njit(fastmath=True, nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@compiled  # type: ignore[untyped-decorator]
 def add(weights, values, out):  # type: ignore[no-untyped-def]
     """weights [group, tokens] times values [tokens, head_dim], onto out [group, head_dim]."""
     for token in range(values.shape[0]):
@@ -87,7 +95,7 @@ def add(weights, values, out):  # type: ignore[no-untyped-def]
                 out[g, d] += weight * load(values[token, d])
 
 
-@njit(fastmath=True, nogil=True, cache=True)  # type: ignore[untyped-decorator]
+@compiled  # type: ignore[untyped-decorator]
 def attend_rows(query, keys, values, first_run, runs, scale, out, begin, end):  # type: ignore[no-untyped-def]
     """query and out [rows, kv_heads, group, head_dim] in float32, keys and values [kv_heads, slots, head_dim] as stored.
 

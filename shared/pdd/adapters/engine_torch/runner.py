@@ -93,9 +93,8 @@ class TorchRunner:
         began = perf_counter()
         tables = self._attention.lay(plan.slices)
         ids = [token for part in plan.slices for token in part.sequence.ids[part.start : part.stop]]
-        asking = [(span.last - 1, part) for span, part in zip(tables.spans, plan.slices, strict=True) if part.sample]
-        logits = self._model.logits(ids, self._attention, tables, [row for row, _ in asking])
-        sampled = sample_rows(logits, [part for _, part in asking], self._masks)
+        logits = self._model.logits(ids, self._attention, tables)
+        sampled = sample_rows(logits, [part for part in plan.slices if part.sample], self._masks)
         return StepResult(sampled, perf_counter() - began)
 
 

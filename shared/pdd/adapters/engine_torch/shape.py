@@ -19,7 +19,7 @@ class ModelShape:
     head_dim: int
     vocabulary: int
     eps: float
-    tied: bool  # the output matrix is the embedding
+    tied: bool  # the output matrix is the embedding, unless the files hold one
     context: int  # the most tokens of one sequence
 
     def kv(self, dtype: str) -> KvShape:

@@ -17,7 +17,7 @@ MADE_ANEW = "rotary_emb.inv_freq"  # some older models store what their config s
 
 
 class Weights:
-    """Files are mapped, not read: a tensor that is used as it was stored costs memory only where it is touched."""
+    """Files are mapped while this lives, and every tensor is copied out: so none of their memory stays behind."""
 
     def __init__(self, model_dir: Path, dtype: torch.dtype, device: str) -> None:
         """EngineError: no weights, or a shard is missing or damaged."""
@@ -43,7 +43,7 @@ class Weights:
         if tensor.shape != shape or not tensor.is_floating_point():
             found = f"{list(tensor.shape)} of {tensor.dtype}"
             raise EngineError(f"weights {name!r} in {self._dir / file} are {found}, not floats of {list(shape)}")
-        return tensor.to(self._device, self._dtype)
+        return tensor.to(self._device, self._dtype, copy=True)
 
     def take_if_there(self, name: str, *shape: int) -> Tensor | None:
         return self.take(name, *shape) if self.has(name) else None

@@ -11,27 +11,39 @@ from typing import Any
 
 from ...core import PROTOCOL_VERSION
 from ...core.errors import EngineError
+from ...core.fingerprint import fingerprint_of
 
 DIGESTS = ".pdd-digests.json"  # what was hashed already, by file name, valid while size and mtime stay
 SAYS_NOTHING = ("transformers_version", "_name_or_path", "dtype", "torch_dtype", "use_cache")
-READ_BYTES = 1 << 22
+DIGITS = 16  # of each field's digest
 
 
 def fingerprint(model_dir: Path) -> str:
-    """32 hex digits. EngineError where the folder is no model. Hashes the weights once; then a few file times are looked up."""
+    """See core/fingerprint.py. EngineError where the folder is no model. Hashes the weights once; then a few file times are looked up."""
     weights = sorted(model_dir.glob("*.safetensors"))
     if not weights:
         raise EngineError(f"{model_dir} holds no safetensors")
     config = _read_json(model_dir / "config.json")
-    parts = {
-        "weights": _digests(model_dir, weights),
-        "config": {name: value for name, value in config.items() if name not in SAYS_NOTHING},
-        "tokenizer": hashlib.sha256(_read(model_dir / "tokenizer.json")).hexdigest(),
-        "chat_template": _chat_template(model_dir),
-        "kv": [config.get(name) for name in ("num_hidden_layers", "num_key_value_heads", "head_dim")],
-        "protocol": PROTOCOL_VERSION,
+    fields = {
+        "weights": _digest(_digests(model_dir, weights)),
+        "config": _digest({name: value for name, value in config.items() if name not in SAYS_NOTHING}),
+        "tokenizer": _digest(hashlib.sha256(_read(model_dir / "tokenizer.json")).hexdigest()),
+        "chat_template": _digest(_chat_template(model_dir)),
+        "kv": "x".join(str(size) for size in _kv_shape(config)),
+        "protocol": str(PROTOCOL_VERSION),
     }
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+    return fingerprint_of(fields)
+
+
+def _digest(part: Any) -> str:
+    return hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest()[:DIGITS]
+
+
+def _kv_shape(config: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """Layers, KV heads, head_dim, whether the config spells them out or not."""
+    heads, hidden = config.get("num_attention_heads") or 1, config.get("hidden_size") or 0
+    kv_heads = config.get("num_key_value_heads") or heads
+    return config.get("num_hidden_layers"), kv_heads, config.get("head_dim") or hidden // heads
 
 
 def sha256_of(path: Path) -> str:

@@ -11,17 +11,19 @@ class Progress:
     written: int
     known_by_main: int
     reports: int
-    last_backlog: int  # at the report before this one; large where there was none
+    fruitless: int  # reports in a row that left no smaller backlog than any before
     relay_load: float  # running sequences / places, 0 to 1
+    step_s: float = 0.0  # of RLD, measured; 0: not yet, and so below
+    extend_tokens_per_s: float = 0.0  # of MD for this request, since its first report
+    rtt_s: float = 0.0  # to MD's site
 
     @property
     def backlog(self) -> int:
         return max(0, self.written - self.known_by_main)
 
     @property
-    def shrinking(self) -> bool:
-        """What is left is on its way, or costs MD as long as RLD takes to write as much again: waiting gains nothing more."""
-        return self.backlog < self.last_backlog
+    def measured(self) -> bool:
+        return bool(self.step_s and self.extend_tokens_per_s)
 
 
 class HandoverPolicy(Protocol):

@@ -5,7 +5,7 @@ from ..events import RequestSubmitted
 from ..features import able, needed
 from ..ids import Peer, Role
 from ..messages import Assignment, Cast, PrepareMain, PrepareRelay, StartPrefill
-from ..routing import Route, RoutingSettings, routes
+from ..routing import Candidate, Route, RoutingSettings, routes
 from .course import Course
 from .fleet import Fleet
 
@@ -49,10 +49,16 @@ def routes_for(course: Course, fleet: Fleet, given: RoutingSettings, now: float)
     """Best first, from the ids the client already has. A forced route is taken where it exists."""
     known = len(course.asked.ids) + len(course.out)
     sampling = course.asked.sampling
-    prefills, relays, mains = (
-        [one for one in fleet.candidates(role, now, context, course.skip, course.hits) if able(one.card, sampling)]
-        for role, context in ((Role.PREFILL, known + 1), (Role.RELAY, course.context), (Role.MAIN, course.context))
-    )
+
+    def able_to(role: Role, context: int) -> list[Candidate]:
+        return [
+            one
+            for one in fleet.candidates(role, now, course.hits)
+            if one.card.max_context >= context and one.peer.name not in course.skip and able(one.card, sampling)
+        ]
+
+    prefills = able_to(Role.PREFILL, known + 1)
+    relays, mains = able_to(Role.RELAY, course.context), able_to(Role.MAIN, course.context)
     found = routes(known, prefills, relays, mains, given)
     return [route for route in found if route.name == course.asked.route] or found
 
@@ -72,4 +78,6 @@ def command(course: Course, role: Role, policy: str, relay_bound: int) -> Assign
         policy=policy,
         handover_after=asked.handover_after,
         relay_bound=relay_bound,
+        rtt_s=course.rtt_s,
+        warm_up=course.warm_up,
     )

@@ -5,7 +5,7 @@ from enum import Enum, auto
 
 from ..effects import RequestReport
 from ..events import RequestSubmitted
-from ..ids import Epoch, Peer, RequestId, Role
+from ..ids import BlockHash, Epoch, Peer, RequestId, Role
 from ..messages import Cast, Written, Yield
 from ..sampling import Finish, TokenLogprobs
 
@@ -14,7 +14,7 @@ class Phase(Enum):
     LOOKING = auto()  # asked the index
     RUNNING = auto()  # a cast is named
     WAITING = auto()  # nobody to plan with
-    LEARNING = auto()  # the client was served by RLD; the transfer goes on so that MD learns the prompt
+    LEARNING = auto()  # the client was served by RLD; MD learns the prompt by a transfer or a warm-up
 
 
 @dataclass(slots=True)
@@ -41,14 +41,18 @@ class Course:
     whole: dict[Role, None] = field(default_factory=dict)
     yielded: Yield | None = None
     main_spoke: bool = False
+    warm_up: bool = False  # the epoch has no client
+    delivered: bool = False  # P has told what the KV's way to MD was
     crosses_at: float = 0.0  # when the KV should be whole at MD
+    rtt_s: float = 0.0  # to there
     cut: bool | None = None  # None: not asked; False: asked and not promised; True: promised
     cut_denied: bool = False
     acked: dict[Peer, int] = field(default_factory=dict)  # the worker's beat number when it accepted
     skip: dict[str, None] = field(default_factory=dict)  # refused us: not asked again in this plan
-    hits: dict[Peer, int] = field(default_factory=dict)
+    blocks: list[BlockHash] = field(default_factory=list)  # of the prompt
+    hits: dict[Peer, int] = field(default_factory=dict)  # as the index said
     marks: dict[Peer, int] = field(default_factory=dict)  # progress as last beaten
-    assigned: list[tuple[Role, Peer, int]] = field(default_factory=list)
+    assigned: list[tuple[Role, Peer, int]] = field(default_factory=list)  # and tokens to compute
     plans: int = 0
     planned_at: float = 0.0
     progress_at: float = 0.0

@@ -45,7 +45,9 @@ class Cuts:
         if Role.PREFILL.value not in hit or Role.MAIN.value not in hit:
             return []
         self.singular.served(len(course.asked.ids), hit[Role.PREFILL.value], hit[Role.MAIN.value])
-        return [Gauge("pdd_hit_gap_ratio", self.singular.gap)]
+        at = ((Role.PREFILL, self.singular.at_prefill), (Role.MAIN, self.singular.at_main))
+        ratios = [Gauge("pdd_hit_ratio", share, (("role", role.value),)) for role, share in at]
+        return [*ratios, Gauge("pdd_hit_gap_ratio", self.singular.gap)]
 
     def learned(self, course: Course, now: float) -> bool:
         """Has MD what it lacked, or will it never have it?"""

@@ -2,8 +2,10 @@
 
 from dataclasses import dataclass, field
 
+from ..fingerprint import differing
 from ..ids import Peer, Role
 from ..messages import Beat, EngineLoad, LineState, WorkerCard
+from ..newcomers import informed
 from ..routing import Candidate
 
 
@@ -47,25 +49,22 @@ class Fleet:
             for seen in self.workers.values()
             if seen.peer.role is role
             and not seen.draining
-            and (role is Role.INDEX or seen.card.fingerprint == self.fingerprint)
+            and not self.refuses(seen.peer, seen.card)
             and now - seen.seen_at <= self.suspect_s
         ]
 
-    def strangers(self, now: float) -> list[Seen]:
-        """Alive, but of another model, revision or protocol: never paired."""
-        return [
-            seen
-            for seen in self.workers.values()
-            if seen.peer.role is not Role.INDEX
-            and seen.card.fingerprint != self.fingerprint
-            and now - seen.seen_at <= self.suspect_s
-        ]
+    def refuses(self, peer: Peer, card: WorkerCard) -> tuple[str, ...]:
+        """The fields by which it is of another model, revision, KV shape or protocol: then it is never paired."""
+        return () if peer.role is Role.INDEX else differing(self.fingerprint, card.fingerprint)
 
-    def candidates(
-        self, role: Role, now: float, context: int, skip: dict[str, None], hits: dict[Peer, int]
-    ) -> list[Candidate]:
-        """Those that can hold `context` tokens."""
-        return [
+    def knows(self, peer: Peer) -> bool:
+        """This life of it was heard of before."""
+        seen = self.workers.get(peer.name)
+        return seen is not None and seen.peer == peer
+
+    def candidates(self, role: Role, now: float, hits: dict[Peer, int]) -> list[Candidate]:
+        """All that are alive."""
+        found = [
             Candidate(
                 seen.peer,
                 seen.card,
@@ -76,8 +75,8 @@ class Fleet:
                 seen.assigned_sequences,
             )
             for seen in self.live(role, now)
-            if seen.card.max_context >= context and seen.peer.name not in skip
         ]
+        return informed(found)
 
     def assign(self, peer: Peer, tokens: int, sequences: int) -> None:
         """Account for work given, before any beat shows it, so that a burst spreads. Negative to take it back."""

@@ -57,6 +57,8 @@ class MainDecode(Receiver[Following]):
         self.enter(held, Phase.FILLING)
 
     def filled(self, held: Following) -> None:
+        if held.command.warm_up:
+            return self.enter(held, Phase.FINISHED)  # nobody waits for a word
         if held.command.cast.relay is None:
             return self._speak(held)  # P's closing frame is its yield
         self.enter(held, Phase.SHADOWING)

@@ -149,6 +149,7 @@ class Prefill(Relay[Prefilling]):
                 held.command.traceparent,
                 near=sender.site == self.me.site,
                 tokens=out.tokens,
+                warm_up=held.command.warm_up,
             )
         )
         if held.phase is not Phase.OPENING:
@@ -233,10 +234,10 @@ class Prefill(Relay[Prefilling]):
                 (Ticket, "ticket"),
                 (StopSending, "stop_sending"),
                 (KvAcked, "acked"),
-                (KvCloseAcked, "close_acked"),
                 (TransferFailed, "failed"),
             )
         },
+        **{(phase, KvCloseAcked): "close_acked" for phase in (Phase.SPOKEN, *Pen)},  # token 0 is in what it answers
         # A hosted relay may be asked for a cut before token 0 is out; MD cannot be whole then, and would say it again.
         **{(phase, MainReady): "late" for phase in (Phase.OPENING, Phase.COMPUTING)},
         **{(phase, Cut): "cut" for phase in (Phase.OPENING, Phase.COMPUTING)},

@@ -120,6 +120,8 @@ class Receiver(Worker[F]):
     def no_staging(self, held: F, event: KvRefused) -> None:
         """Asked again by `work`; the router's no-progress time-out bounds it."""
         self.emit(Count("pdd_staging_refused_total"))
+        if not held.command.warm_up:
+            self.give_up_warm_up()
 
     def landed(self, held: F, event: KvLanded) -> None:
         held.landed = add_range(held.landed, event.start, event.stop)

@@ -16,6 +16,7 @@ from .held import Computed, Held, Wrote
 from .worker import Worker
 
 CROWDED = 0.5  # of the places in use: a relay's bound then holds
+LEAST = 1 / 8
 
 
 class Pen(Enum):
@@ -30,14 +31,29 @@ class Pen(Enum):
 @dataclass(slots=True)
 class RelayState:
     main_known: int | None = None  # MD's report, once it is ready
+    first_report: tuple[int, float] = (0, 0.0)  # what it said, and when
     reports: int = 0
-    backlog: int = 1 << 30  # at MD's last report
+    extend_tokens_per_s: float = 0.0  # of MD, since then
+    backlog: int = 1 << 30  # the least at any of MD's reports
+    fruitless: int = 0  # reports since
+    last: int | None = None  # outputs in all, behind which to yield: the token under way is still RLD's
+    last_at: float = 0.0
     no_main: bool = False  # promised by a cut, or nobody in the cast
-    bounds_passed: int = 0  # how often the bound was reached while there was room to go on
+    granted: int = 0  # outputs that it may write beyond `base`, by its bound
     bound_lifted: bool = False
     taken_by_main: bool = False
     taken_by_router: bool = False
     relaying_since: float = 0.0
+
+    def report(self, known: int, now: float) -> None:
+        """MD has extended over outputs before `known`."""
+        if self.main_known is None:
+            self.first_report = known, now
+        self.main_known = max(self.main_known or 0, known)
+        first, since = self.first_report
+        if now > since:
+            self.extend_tokens_per_s = max(0, self.main_known - first) / (now - since)
+        self.reports += 1
 
 
 @dataclass(slots=True)
@@ -56,16 +72,24 @@ class Relay(Worker[R]):
     def bound(self, held: R) -> int | None:
         """Output index before which to pause; None: no bound."""
         relay, command = held.relay, held.command
+        if relay.last is not None:
+            return relay.last
         if relay.no_main or relay.bound_lifted:
             return None
         if command.handover_after > held.base:
             return command.handover_after
         if not command.relay_bound:
             return None
-        return held.base + command.relay_bound * (1 + relay.bounds_passed)
+        return held.base + relay.granted
+
+    def _grant(self, held: R) -> None:
+        """The fuller RLD, the fewer: all of `relay_bound` where nobody else is, LEAST of it where no place is left."""
+        share = max(LEAST, 1 - self.fullness)
+        held.relay.granted += max(1, int(held.command.relay_bound * share))
 
     def begin_relay(self, held: R) -> None:
         held.relay.relaying_since = self.now
+        self._grant(held)
         bound = self.bound(held)
         if bound is not None and len(held.out) >= bound:
             self.enter(held, Pen.PAUSED)
@@ -84,17 +108,19 @@ class Relay(Worker[R]):
         if held.finish:
             self.enter(held, Pen.FINISHED)
             self._relayed(held, "finish")
+        elif held.relay.last is not None:
+            self._yield(held)
         elif bound is not None and len(held.out) >= bound:
             self._at_bound(held)
         if held.phase is Pen.PAUSED or not held.whole or self._forced(held):
             self._consider(held)
 
     def _at_bound(self, held: R) -> None:
-        """With room to spare it goes on for as long again; under load it gives its place up and waits for MD."""
+        """With room to spare it is granted more; under load it gives its place up and waits for MD."""
         if self._forced(held) or self.fullness >= CROWDED:
             self.emit(Count("pdd_relay_paused_total"))
             return self.enter(held, Pen.PAUSED)
-        held.relay.bounds_passed += 1
+        self._grant(held)
         self.emit(Speak(held.key, self.bound(held)))
 
     @property
@@ -116,15 +142,39 @@ class Relay(Worker[R]):
         if self._forced(held):
             due = max(len(held.out), held.base + 1) >= held.command.handover_after
         else:
-            progress = Progress(len(held.out), relay.main_known, relay.reports, relay.backlog, self.fullness)
-            due = held.phase is Pen.PAUSED or not held.whole or POLICIES[held.command.policy].due(progress)
-            relay.backlog = progress.backlog
-        if due:
+            due = held.phase is Pen.PAUSED or not held.whole or self._wanted(held, relay.main_known)
+        if due and held.phase is Pen.RELAYING and held.whole:
+            self._yield_behind(held)
+        elif due:
             self._yield(held)
+
+    def _wanted(self, held: R, main_known: int) -> bool:
+        """Does the policy, asked once at each report of MD, want the hand-over now?"""
+        relay = held.relay
+        backlog = max(0, len(held.out) - main_known)
+        relay.fruitless = 0 if backlog < relay.backlog else relay.fruitless + 1
+        relay.backlog = min(relay.backlog, backlog)
+        progress = Progress(
+            len(held.out),
+            main_known,
+            relay.reports,
+            relay.fruitless,
+            self.fullness,
+            self.load.step_s,
+            relay.extend_tokens_per_s,
+            held.command.rtt_s,
+        )
+        return POLICIES[held.command.policy].due(progress)
+
+    def _yield_behind(self, held: R) -> None:
+        """Speak the token under way, so that the client does not wait for it twice, and yield then; `work_relay` bounds that."""
+        if held.relay.last is None:
+            held.relay.last, held.relay.last_at = len(held.out) + 1, self.now
+            self.emit(Speak(held.key, held.relay.last))
 
     def _yield(self, held: R) -> None:
         """Before the prompt is whole here, the fence stands right after token 0, which MD has from its own closing frame."""
-        held.fence = max(len(held.out), held.base + 1)
+        held.fence, held.relay.last = max(len(held.out), held.base + 1), None
         self.emit(Hush(held.key))
         self.emit(Count("pdd_handovers_total", (("kind", held.command.policy),)))
         self._relayed(held, "yield")
@@ -147,8 +197,7 @@ class Relay(Worker[R]):
     def main_ready(self, held: R, sender: Peer, message: MainReady) -> None:
         if sender != held.command.cast.main:
             return self.drop("cast")
-        held.relay.main_known = max(held.relay.main_known or 0, message.known)
-        held.relay.reports += 1
+        held.relay.report(message.known, self.now)
         self._consider(held)
 
     def main_still_ready(self, held: R, sender: Peer, message: MainReady) -> None:
@@ -182,11 +231,15 @@ class Relay(Worker[R]):
                 self.emit(Count("pdd_relay_bound_lifted_total"))
                 relay.bound_lifted = True
                 self._resume(held)
+        elif held.phase is Pen.RELAYING and relay.last is not None:
+            if self.now - relay.last_at > max(self.timeouts.tick_s, 2 * self.load.step_s):
+                self._yield(held)
         elif held.phase is Pen.YIELDED and not (relay.taken_by_main and relay.taken_by_router):
             if self.now - held.sent_at["yield"] > self.timeouts.retry_s:
                 self._send_yield(held)
 
     def _resume(self, held: R) -> None:
+        held.relay.last = None
         self.enter(held, Pen.RELAYING)
         self.emit(Speak(held.key, None))
 

@@ -9,6 +9,7 @@ from ..effects import Complete, Count, Deliver, Effect, Gauge, Reject, Send
 from ..errors import IllegalEvent
 from ..events import DrainWanted, Event, Heard, RequestEnded, RequestSubmitted, TimerFired
 from ..ids import Epoch, Peer, RequestId, Role
+from ..line_owner import LineOwner
 from ..messages import (
     Accepted,
     Ask,
@@ -18,6 +19,7 @@ from ..messages import (
     Found,
     HeldRequest,
     KvDelivered,
+    LineWants,
     Lookup,
     Message,
     Refused,
@@ -33,7 +35,7 @@ from ..routing import Route, RoutingSettings
 from ..sampling import Finish
 from ..singular import SingularSettings
 from ..timeouts import STALL_GROWTH, TimeOuts
-from . import casting, telling
+from . import casting, telling, warming
 from .course import Course, Phase
 from .cuts import Cuts
 from .fleet import Fleet
@@ -59,6 +61,7 @@ class Router:
         self.fleet = Fleet(fingerprint, timeouts.suspect_s)
         self.courses: dict[RequestId, Course] = {}
         self.holdings = Holdings(timeouts)
+        self.line_owner = LineOwner()
         self.draining = False
         self.now = 0.0
         self._next_tick = 0.0
@@ -99,6 +102,8 @@ class Router:
                     self._end(course, reason)
             case DrainWanted():
                 self.draining = True
+                for course in [one for one in self.courses.values() if one.warm_up]:
+                    self._end_learning(course)
             case _:
                 raise IllegalEvent(f"{type(event).__name__} at {self.me}")
         if now >= self._next_tick:
@@ -125,11 +130,13 @@ class Router:
         course.report.prompt_tokens = len(asked.ids)
         self.courses[asked.request] = course
         self.emit(Gauge("pdd_inflight_requests", self.inflight))
+        course.blocks = block_hashes(asked.ids, self.fleet.fingerprint, asked.cache_salt)
+        for other in warming.outlived(self.courses.values(), course):
+            self._end_learning(other)
         index = next(iter(self.fleet.live(Role.INDEX, self.now)), None)
-        if index is None or len(asked.ids) < HASH_BLOCK:
+        if index is None or not course.blocks:
             return self._plan(course, "new")
-        blocks = block_hashes(asked.ids, self.fleet.fingerprint, asked.cache_salt)
-        self.send(course, index.peer, Lookup(asked.request, pack(blocks)))
+        self.send(course, index.peer, Lookup(asked.request, pack(course.blocks)))
 
     def _problem(self, asked: RequestSubmitted) -> Reject | None:
         """Bad input and overload are answered at once, before anything is held."""
@@ -170,7 +177,7 @@ class Router:
         course.base = len(course.out)
         course.cast = casting.by_role(route.cast)
         course.pen = next(iter(course.cast))
-        course.crosses_at = self.now + route.crossing_s
+        course.crosses_at, course.rtt_s = self.now + route.crossing_s, route.rtt_s
         self._explain(course, found)
         self._assign(course)
         self._command(course)
@@ -202,6 +209,7 @@ class Router:
         course.waiting.clear()
         course.ending = None
         course.yielded, course.main_spoke, course.cut, course.cut_denied = None, False, None, False
+        course.delivered = False
         course.sent_at.clear()
 
     def _command(self, course: Course) -> None:
@@ -229,6 +237,8 @@ class Router:
             case Accepted() | Refused() | Yield() | CutAnswer() | KvDelivered():
                 if course := self._current(sender, message.request, message.epoch, "pdd_messages_dropped_total"):
                     self._answer(course, sender, message)
+            case LineWants() if self.fleet.knows(sender):
+                self._effects += self.line_owner.handle(sender, message, self.now)
             case _:
                 self.drop("unfit")
 
@@ -250,7 +260,8 @@ class Router:
                 course.acked.setdefault(sender, beat)
                 self.holdings.accepted(course.request, sender)
                 course.progress_at = self.now
-                course.report.hit[sender.role.value] = have
+                if not course.warm_up:  # its report has gone out
+                    course.report.hit[sender.role.value] = have
             case Refused(reason=reason):
                 self._refused(course, sender, reason)
             case Yield(fence=fence, written=written):
@@ -263,21 +274,17 @@ class Router:
                 course.cut, course.cut_denied = promised, not promised
                 if promised and (main := course.cast.get(Role.MAIN)):
                     self._part(course, Role.MAIN, main)
-            case KvDelivered(receiver=receiver, tokens=tokens, payload_bytes=payload_bytes, seconds=seconds):
+            case KvDelivered():
                 course.progress_at = self.now
-                way = "near" if receiver.site == sender.site else "wan"
-                course.report.transfers.append(
-                    {
-                        "to": receiver.role.value,
-                        "way": way,
-                        "tokens": tokens,
-                        "bytes": payload_bytes,
-                        "seconds": seconds,
-                    }
-                )
+                if not course.warm_up:
+                    telling.delivered(course, sender, message)
+                if course.delivered and course.main_spoke:
+                    self._free_front(course)
 
     def _refused(self, course: Course, sender: Peer, reason: str) -> None:
         """A refusal is an answer: who does not matter leaves the cast; else plan again without the refuser."""
+        if course.warm_up:
+            return self._end_learning(course)
         self.emit(Count("pdd_requests_refused_total", (("reason", "worker"),)))
         course.report.refusals.append(f"{sender.name}: {reason}")
         course.skip[sender.name] = None
@@ -327,8 +334,12 @@ class Router:
             self._finish(course, course.ending[1], course.pen)
 
     def _free_front(self, course: Course) -> None:
-        """MD has spoken in order: nobody before it is needed any more."""
+        """MD has spoken in order: nobody before it is needed any more. P is heard out, if it is quick, about the transfer."""
+        prefill = course.cast.get(Role.PREFILL)
+        heard = course.delivered or self._every(course, "front", self.timeouts.retry_s)
         for role in (Role.PREFILL, Role.RELAY):
+            if course.cast.get(role) == prefill and not heard:
+                continue
             if peer := course.cast.pop(role, None):
                 self._release(course.request, peer, course.epoch)
                 self._relieve(course, role)
@@ -336,8 +347,12 @@ class Router:
     # -- beats --------------------------------------------------------------------------------------------------------
 
     def _beat(self, sender: Peer, beat: Beat) -> None:
+        known = self.fleet.knows(sender)
         if not self.fleet.hear(sender, beat, self.now):
             return self.drop("incarnation")
+        if not known:
+            for field in self.fleet.refuses(sender, beat.card):
+                self.emit(Count("pdd_workers_refused_total", (("worker", sender.name), ("field", field))))
         mine = [held for held in beat.held if held.router.name == self.me.name]
         for held in mine:
             self._held(sender, held)
@@ -393,8 +408,7 @@ class Router:
                     self._watch(course)
                 case Phase.LEARNING:
                     self._learn(course)
-        for repeat in self.holdings.tick(self.now):
-            self.emit(repeat)
+        self._effects += [*self.holdings.tick(self.now), *self.line_owner.tick(self.now)]
 
     def _wait(self, course: Course) -> None:
         if self.now - course.served_at > self.timeouts.give_up_s:
@@ -476,8 +490,9 @@ class Router:
             self.emit(effect)
         if learning:
             self._let_main_learn(course)
-        else:
-            self._end(course, finish.reason)
+        elif speaker is not Role.RELAY or not self._warms_up(course):
+            return self._end(course, finish.reason)
+        self.emit(Gauge("pdd_inflight_requests", self.inflight))
 
     def _tell_end(self, course: Course, finish: Finish) -> None:
         if course.report.token_at_s:
@@ -494,10 +509,30 @@ class Router:
         if not hosted:
             self._release(course.request, relay, course.epoch)
 
+    def _warms_up(self, course: Course) -> bool:
+        """Begin an epoch of P and MD alone, if that is switched on and worth it."""
+        wanted = self.cuts.singular.given.warm_up and not self.draining
+        cast = warming.cast_for(course, self.fleet, self.now) if wanted else None
+        if cast is None:
+            return False
+        self._leave(course)
+        course.epoch = Epoch(course.epoch + 1)
+        course.phase, course.planned_at, course.warm_up = Phase.LEARNING, self.now, True
+        course.base, course.named, course.cast = 0, cast, casting.by_role(cast)
+        self._command(course)
+        return True
+
     def _learn(self, course: Course) -> None:
         lost = any(self.fleet.lost(peer, self.now) for peer in course.cast.values())
         if lost or self.cuts.learned(course, self.now):
-            self._end(course, "length" if len(course.out) >= course.asked.sampling.max_tokens else "stop")
+            self._end_learning(course)
+        elif course.warm_up and self._every(course, "command", self.timeouts.retry_s):
+            self._command(course)
+
+    def _end_learning(self, course: Course) -> None:
+        if course.warm_up:
+            self.emit(warming.ended(course))
+        self._end(course, "length" if len(course.out) >= course.asked.sampling.max_tokens else "stop")
 
     def _give_up(self, course: Course) -> None:
         text = "the request could not be recovered: no worker made progress in time"

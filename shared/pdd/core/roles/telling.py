@@ -3,6 +3,8 @@
 from itertools import pairwise
 
 from ..effects import Count, Effect, Observe, Span
+from ..ids import Peer
+from ..messages import KvDelivered
 from ..routing import Route
 from .course import Course
 
@@ -13,6 +15,15 @@ def explain(course: Course, found: list[Route]) -> None:
     report.route, report.terms, report.epochs = route.name, dict(route.terms), course.epoch
     report.others = {other.name: other.seconds for other in reversed(found[1:]) if other.name != route.name}
     report.workers = {role.value: peer.name for role, peer in course.cast.items()}
+
+
+def delivered(course: Course, prefill: Peer, message: KvDelivered) -> None:
+    """Write a finished transfer into the report."""
+    receiver = message.receiver
+    course.delivered |= receiver == course.named.main
+    way = "near" if receiver.site == prefill.site else "wan"
+    told: dict[str, float | str] = {"to": receiver.role.value, "way": way, "tokens": message.tokens}
+    course.report.transfers.append(told | {"bytes": message.payload_bytes, "seconds": message.seconds})
 
 
 def route_span(course: Course, now: float) -> Span:
@@ -31,7 +42,8 @@ def request_span(course: Course, outcome: str, now: float) -> Span:
         "pdd.route": course.report.route,
         "pdd.epochs": course.epoch,
     }
-    return Span("request", course.asked.traceparent, course.submitted_at, now, tuple(attributes.items()), root=True)
+    asked, told = course.asked, tuple(attributes.items())
+    return Span("request", asked.traceparent, course.submitted_at, now, told, root=True, parent=asked.parent_span)
 
 
 def measured(course: Course, now: float) -> list[Effect]:

@@ -258,10 +258,13 @@ class Worker(Generic[H]):
         ended = self.tombstones.get(command.request)
         if (held and command.epoch < held.epoch) or (ended and command.epoch <= ended[0]):
             return self.drop("late_command")
-        if self.draining:
-            return self.emit(Send(router, Refused(command.request, command.epoch, "draining")))
+        if self.draining or (command.warm_up and not self._idles):
+            reason = "draining" if self.draining else "no room for a warm-up"
+            return self.emit(Send(router, Refused(command.request, command.epoch, reason)))
         if held:
             self.forget(held)  # its whole pages stay in the cache, where the new epoch finds them
+        if len(self.held) >= self.card.max_sequences:
+            self.give_up_warm_up()
         held = self.held[command.request] = self.make(command, router)
         held.out = list(command.ids[command.prompt_len :])
         held.phase_at = self.now
@@ -285,6 +288,17 @@ class Worker(Generic[H]):
         self.send(held, held.router, Refused(held.request, held.epoch, reason))
         self.forget(held)
         self._bury(held.request, Epoch(held.epoch - 1))
+
+    @property
+    def _idles(self) -> bool:
+        """Half of everything is free."""
+        return 2 * len(self.held) < self.card.max_sequences and 2 * self.load.free_pages >= self.load.total_pages
+
+    def give_up_warm_up(self) -> None:
+        """The youngest: somebody who is waited for needs its place."""
+        held = next((held for held in reversed(self.held.values()) if held.command.warm_up), None)
+        if held:
+            self.refuse(held, "its place is needed")
 
     def forget(self, held: H) -> None:
         self.let_go(held)

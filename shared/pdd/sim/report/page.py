@@ -1,6 +1,6 @@
 """One HTML page of one or more runs side by side: tables and plots, nothing loaded from anywhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
@@ -98,9 +98,11 @@ def _times(found: Mapping[str, dict[str, Any]]) -> str:
 
 def _plots(runs: Sequence[Run], found: Mapping[str, dict[str, Any]]) -> list[str]:
     plots = []
-    for key in ("ttft_s", "second_token_s", "largest_gap_s", "e2e_s"):
-        curves = {run.title: _curve(run, key) for run in runs}
-        plots.append(line_plot(TIMES[key], curves, x="seconds", y="share of requests", log_x=True))
+    for key, (of, values) in CURVES.items():
+        curves = {run.title: _curve(values(run)) for run in runs}
+        plots.append(line_plot(TIMES[key], curves, x="seconds", y=f"share of {of}", log_x=True))
+    crossed = {run.title: _curve(r.wan_bytes / 1e6 for r in counted(run) if r.wan_bytes) for run in runs}
+    plots.append(line_plot("over the line", crossed, x="MB", y="share of requests that crossed", log_x=True))
     plots.append(
         line_plot("outputs per second", {run.title: _rate(run) for run in runs}, x="seconds from start", y="tokens/s")
     )
@@ -122,9 +124,23 @@ def _plots(runs: Sequence[Run], found: Mapping[str, dict[str, Any]]) -> list[str
     return plots
 
 
-def _curve(run: Run, key: str) -> list[tuple[float, float]]:
-    names = {"ttft_s": "ttft_s", "second_token_s": "second_token_s", "largest_gap_s": "gap_s", "e2e_s": "e2e_s"}
-    values = sorted(v for r in counted(run) if not r.error and (v := getattr(r, names[key])) is not None)
+def _of_requests(name: str) -> Callable[[Run], Iterable[float | None]]:
+    return lambda run: (getattr(record, name) for record in counted(run) if not record.error)
+
+
+CURVES: dict[str, tuple[str, Callable[[Run], Iterable[float | None]]]] = {
+    "ttft_s": ("requests", _of_requests("ttft_s")),
+    "second_token_s": ("requests", _of_requests("second_token_s")),
+    "itl_s": ("gaps", lambda run: (run.gaps.percentile(share) for share in CURVE)),
+    "largest_gap_s": ("requests", _of_requests("gap_s")),
+    "e2e_s": ("requests", _of_requests("e2e_s")),
+    "session_s": ("sessions", lambda run: (end - begin for _, begin, end, _ in run.sessions if begin >= run.warmup_s)),
+}
+
+
+def _curve(found: Iterable[float | None]) -> list[tuple[float, float]]:
+    """(value, share of values up to it)"""
+    values = sorted(value for value in found if value is not None)
     return [(percentile(values, share), share) for share in CURVE] if values else []
 
 
