@@ -68,7 +68,7 @@ def play_live(scenario: Scenario, fleet: Fleet, seed: int, folder: Path, base: P
 
 
 async def _play(scenario: Scenario, url: str, seed: int, base: Path) -> Run:
-    run = Run("live")
+    run = Run("live", warmup_s=scenario.load.warmup_s)
     limits = httpx.Limits(max_connections=None)
     async with httpx.AsyncClient(timeout=SILENCE_S, limits=limits, trust_env=False) as http:
         target = await find_target(http, url, "", PromptKind.IDS, exact_length=True)

@@ -125,13 +125,13 @@ class SimClients:
         turn = None if playing.turns and self._over else playing.session.next(playing.answer)
         if turn is None:
             return self._end(playing)
-        if playing.turns:
+        playing.turns += 1
+        if playing.turns > 1:
             think_s = playing.session.think_s
             playing.thought += think_s
             self._world.call_later(think_s, lambda: self._ask(playing, turn))
         else:
             self._ask(playing, turn)
-        playing.turns += 1
 
     def _end(self, playing: _Playing) -> None:
         self._at_once -= 1
