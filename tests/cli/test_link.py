@@ -1,13 +1,10 @@
 """`pdd link`: what senders measure of the line and what receivers refuse, read from real metrics pages of real links."""
 
 import json
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing
 
 import pytest
-import uvicorn
 from typer.testing import CliRunner
 
 from pdd.adapters.kv_tcp import TcpKvLink
@@ -17,6 +14,7 @@ from pdd.cli.main import app
 from pdd.core.events import KvCloseAcked
 from pdd.runtime.health import Health, worker_app
 from tests.contract.kv_bench import SHAPE, End, Monotonic, TcpBench, ends
+from tests.worker_page import serving
 
 
 class StoppedClock:
@@ -25,22 +23,6 @@ class StoppedClock:
 
     def call_later(self, delay_s: float, action: Callable[[], None]) -> None:
         raise AssertionError("notes never wait")
-
-
-@contextmanager
-def serving(notes: OtelNotes) -> Iterator[str]:
-    """Its address, of a real server in a thread."""
-    sock = socket.create_server(("127.0.0.1", 0))
-    serves = worker_app(Health("x"), notes.render, notes.spans_of)
-    server = uvicorn.Server(uvicorn.Config(serves, log_config=None, lifespan="off", timeout_graceful_shutdown=1))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
-    thread.start()
-    try:
-        yield f"127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(10)
-        sock.close()
 
 
 class Sites(TcpBench):
@@ -77,7 +59,9 @@ def addresses() -> Iterator[list[str]]:
         sites.until_event(sites.sender, KvCloseAcked)
         sites.open(secret=b"wrong")
         sites.until(lambda: b'reason="secret"' in sites.otel[1].render())
-        yield [stack.enter_context(serving(notes)) for notes in sites.otel]
+        yield [
+            stack.enter_context(serving(worker_app(Health("x"), notes.render, notes.spans_of))) for notes in sites.otel
+        ]
 
 
 def at(addresses: list[str], *more: str) -> list[str]:

@@ -7,14 +7,10 @@ import shutil
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from rich.console import Console
 
 from infra.certs.make import make as make_credentials
@@ -27,6 +23,7 @@ from pdd.cli.run_directory import RunDirectory
 from pdd.core.ids import Peer, Role
 from pdd.core.messages import Beat, EngineLoad, WorkerCard
 from pdd.runtime.health import Health, Stage, worker_app
+from tests.worker_page import serving
 
 PDD = Path(sys.executable).with_name("pdd")
 
@@ -134,25 +131,11 @@ def test_a_closed_kv_port_is_named_where_p_stands() -> None:
     assert "main-2" in closed.found and "main-1" not in closed.found and "KV_ADDRESS" in closed.do
 
 
-@contextmanager
-def serving(health: Health) -> Iterator[str]:
-    sock = socket.create_server(("127.0.0.1", 0))
-    config = uvicorn.Config(worker_app(health, lambda: b""), log_config=None, lifespan="off")
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=lambda: asyncio.run(server.serve(sockets=[sock])))
-    thread.start()
-    try:
-        yield f"127.0.0.1:{sock.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(10)
-
-
 @pytest.mark.parametrize("idle", [True, False])
 def test_drain_waits_until_nothing_runs_and_says_whether(tmp_path: Path, idle: bool) -> None:
     health = Health("prefill", Stage.READY, idle=lambda: idle)
     health.drain = lambda: setattr(health, "stage", Stage.DRAINING)
-    with serving(health) as address:
+    with serving(worker_app(health, lambda: b"")) as address:
         console = Console(record=True, quiet=True)
         assert drain(RunDirectory(tmp_path), None, address, 0.5, console, as_json=False) is idle
 
@@ -160,7 +143,7 @@ def test_drain_waits_until_nothing_runs_and_says_whether(tmp_path: Path, idle: b
 def test_a_worker_s_default_name_says_where_it_is(tmp_path: Path) -> None:
     health = Health("prefill", Stage.READY, idle=lambda: True)
     health.drain = lambda: setattr(health, "stage", Stage.DRAINING)
-    with serving(health) as address:
+    with serving(worker_app(health, lambda: b"")) as address:
         name = f"prefill-{address.replace(':', '-')}"
         assert drain(RunDirectory(tmp_path), name, None, 5, Console(quiet=True), as_json=True)
 
