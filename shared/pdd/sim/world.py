@@ -59,16 +59,13 @@ class Node:
     _armed: float | None = None
     _inbox: deque[Event] = field(default_factory=deque)
     _busy: bool = False
+    _wakes: bool = False
 
     def post(self, event: Event) -> None:
-        """The sink of this node's adapters. What reaches a dead node is lost; a paused one takes it later."""
-        if not self.alive:
-            return
-        now = self.world.now()
-        if now < self.paused_until:
-            return self.world.call_later(self.paused_until - now, lambda: self.post(event))
-        self._inbox.append(event)
-        self._drain()
+        """The sink of this node's adapters. What reaches a dead node is lost; a paused one takes it later, in order."""
+        if self.alive:
+            self._inbox.append(event)
+            self._drain()
 
     def start(self) -> None:
         self._perform(TimerFired(), self.machine.start(self.world.now()))
@@ -76,8 +73,20 @@ class Node:
     def _drain(self) -> None:
         """An adapter may answer while effects are being performed: its event waits its turn, as in the live driver."""
         while self._inbox and not self._busy and self.alive:
+            now = self.world.now()
+            if now < self.paused_until:
+                return self._wake_later(self.paused_until - now)
             event = self._inbox.popleft()
-            self._perform(event, self.machine.handle(event, self.world.now()))
+            self._perform(event, self.machine.handle(event, now))
+
+    def _wake_later(self, seconds: float) -> None:
+        if not self._wakes:
+            self._wakes = True
+            self.world.call_later(seconds, self._wake)
+
+    def _wake(self) -> None:
+        self._wakes = False
+        self._drain()
 
     def _perform(self, event: Event, effects: list[Effect]) -> None:
         assert self.ports is not None

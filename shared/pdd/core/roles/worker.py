@@ -112,11 +112,12 @@ class Worker(Generic[H]):
         return self.handle(TimerFired(), now)
 
     def handle(self, event: Event, now: float) -> list[Effect]:
+        """Time first: who was stopped for longer than a lease finds it run out before it acts on what came meanwhile."""
         self.now, self._effects, self._frames = now, [], {}
-        self._dispatch(event)
         if now >= self._next_tick:
             self._next_tick = now + self.timeouts.tick_s
             self._tick()
+        self._dispatch(event)
         for peer, written in self._frames.items():
             self.emit(Send(peer, Tokens(tuple(written))))
         return self._effects
@@ -295,10 +296,11 @@ class Worker(Generic[H]):
         return 2 * len(self.held) < self.card.max_sequences and 2 * self.load.free_pages >= self.load.total_pages
 
     def give_up_warm_up(self) -> None:
-        """The youngest: somebody who is waited for needs its place."""
+        """The youngest: somebody who is waited for needs its place. A repeated command does not begin it again."""
         held = next((held for held in reversed(self.held.values()) if held.command.warm_up), None)
         if held:
             self.refuse(held, "its place is needed")
+            self._bury(held.request, held.epoch)
 
     def forget(self, held: H) -> None:
         self.let_go(held)
