@@ -93,10 +93,10 @@ def main() -> None:
     parser.add_argument("--dtype", default="bfloat16", choices=["float32", "bfloat16", "float16"])
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--only", default="", help="cases with this in their name")
-    parser.add_argument("--plain", action="store_true", help="decode attention without the compiled kernel")
+    parser.add_argument("--plain", action="store_true", help="attention without compiled loops")
     asked = parser.parse_args()
     if asked.plain:
-        attention._kernel = lambda kv, threads: None
+        attention._made = lambda make: None
     model = model_folder(asked.model, Path())
     print("| case | ms | " + " | ".join(SHOWN) + " |")
     print("|---" * (len(SHOWN) + 2) + "|", flush=True)

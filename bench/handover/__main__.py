@@ -96,7 +96,7 @@ STREAMED = (("instant", (1, 8, 32, 60)), ("h100-70b-tp8", (8, 60)))
 PER_S = 1.2  # requests: the line is about 70 % busy, P 45 %
 
 SECTIONS: dict[str, tuple[str, Callable[[bool], str]]] = {
-    "gaps": ("Gaps, virtual time", lambda quick: gaps(30 if quick else 100, (16,) if quick else (16, 32))),
+    "gaps": ("Gaps, virtual time", lambda quick: gaps(30 if quick else 100, (16,) if quick else (16, 24))),
     "latencies": ("First and second token, virtual time", lambda quick: latencies(30 if quick else 100)),
     "stream": ("Streamed tokens", streamed),
     "live": ("Gaps, torch on this machine", lived),

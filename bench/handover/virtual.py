@@ -15,7 +15,8 @@ from pdd.core.effects import RequestReport
 from pdd.core.ids import Role
 from pdd.core.routing import RoutingSettings
 from pdd.core.singular import SingularSettings
-from pdd.plan.house import Client, EngineSpec, House, HouseSpec
+from pdd.plan.house import House
+from pdd.plan.house_parts import Client, EngineSpec, HouseSpec
 from pdd.ports import KvShape
 
 LINE_TOKENS_PER_S = 600.0
@@ -44,7 +45,7 @@ class Variant:
     policy: str = "adaptive"
     route: str = ""
     same_site: bool = False
-    slice_tokens: int = 32  # of an extend beside MD's running batch
+    slice_tokens: int = 24  # of an extend beside MD's running batch
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import sys
 from pdd.core.ids import Role
 from pdd.runtime.lifecycle import run_main
 from pdd.runtime.settings import WorkerSettings
-from pdd.wiring import serve_worker
+from pdd.wiring.workers import serve_worker
 
 
 async def serve(settings: WorkerSettings) -> int:

@@ -7,7 +7,8 @@ from pdd.core.ids import Role
 from pdd.runtime.health import Health
 from pdd.runtime.lifecycle import listen, run_main, run_service
 from pdd.runtime.settings import RouterSettings
-from pdd.wiring import Process, make_router, open_router
+from pdd.wiring.process import Process
+from pdd.wiring.router import make_router, open_router
 
 from .abortable import AbortableHttp
 from .access import read_keys

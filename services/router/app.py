@@ -4,15 +4,15 @@ Each request is checked, turned into ids and submitted; what the machine answers
 A client that leaves, however early, is reported to the machine at once.
 """
 
+import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib.metadata import version as version_of
 
 import msgspec
 import orjson
 from fastapi import FastAPI, Request
 from fastapi.responses import PlainTextResponse, Response
-from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 
 from pdd.core.effects import Count
@@ -25,11 +25,12 @@ from .answers import Answers, ChatAnswers, CompletionAnswers, token_text
 from .body import read_body
 from .bounds import Bounds
 from .choice import Choice
-from .errors import ApiError, ClientGone, invalid
+from .errors import ApiError, invalid
 from .exchange import Exchange, Submit
 from .headers import Hooks, RequestIds, choice_request, hooks_of, trace_of
 from .open_requests import OpenRequests
 from .openapi import describe, takes
+from .refusals import ANSWERS
 from .schema import Body, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest, decode
 from .settings import EdgeSettings
 from .stream import EventStream, collect, usage_of
@@ -39,7 +40,6 @@ from .translation import Wanted, chat_wanted, completion_wanted, encode
 
 JSON = "application/json"
 VERSION = version_of("pdd")
-CLIENT_CLOSED = 499  # as nginx counts it; nobody reads this answer
 
 
 def create_app(
@@ -61,10 +61,8 @@ def create_app(
     bounds = bounds or Bounds(None, lambda feature: False)
     edge = Edge(open_requests, submit, settings, notes, text, fleet_context, bounds)
     _add_middleware(app, settings, notes)
-    app.add_exception_handler(ApiError, _refuse)
-    app.add_exception_handler(HTTPException, _refuse_path)
-    app.add_exception_handler(ClientGone, _nobody_reads)
-    app.add_exception_handler(Exception, _failed)
+    for error, answer in ANSWERS.items():
+        app.add_exception_handler(error, answer)
     post, get = app.router.add_api_route, app.get
     for path, endpoint, kind in (
         ("/v1/chat/completions", edge.chat, ChatRequest),
@@ -139,12 +137,15 @@ class Edge:
             prompt = body.prompt or ""
         special = body.add_special_tokens if body.add_special_tokens is not None else body.messages is None
         ids = await encode(self._text, prompt, special=special, max_context=self._settings.max_body_bytes)
-        strings = [token_text(self._text, token) for token in ids] if body.return_token_strs else None
+        return await asyncio.to_thread(self._tokenized, ids, bool(body.return_token_strs))
+
+    def _tokenized(self, ids: Sequence[int], with_strings: bool) -> Response:
+        strings = [token_text(self._text, token) for token in ids] if with_strings else None
         return _json({"count": len(ids), "max_model_len": self.max_context, "tokens": ids, "token_strs": strings})
 
     async def detokenize(self, request: Request) -> Response:
         body = await self._body(request, DetokenizeRequest)
-        return _json({"prompt": self._text.decode(body.tokens, skip_special=False)})
+        return _json({"prompt": await asyncio.to_thread(self._text.decode, body.tokens, skip_special=False)})
 
     async def models(self) -> Response:
         return _json({"object": "list", "data": [self._card()]})
@@ -271,26 +272,3 @@ def _add_health(app: FastAPI, health: Health, render_metrics: Callable[[], bytes
 
 def _json(body: object, status: int = 200) -> Response:
     return Response(orjson.dumps(body), status, media_type=JSON)
-
-
-async def _refuse(request: Request, error: Exception) -> Response:
-    assert isinstance(error, ApiError)
-    return Response(error.body(), error.status, error.headers(), media_type=JSON)
-
-
-async def _refuse_path(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)
-    refused = ApiError(
-        f"{request.method} {request.url.path}: {error.detail}", status=error.status_code, code="not_found"
-    )
-    return Response(refused.body(), refused.status, error.headers, media_type=JSON)
-
-
-async def _nobody_reads(request: Request, error: Exception) -> Response:
-    return Response(status_code=CLIENT_CLOSED)
-
-
-async def _failed(request: Request, error: Exception) -> Response:
-    """The story is logged by the server; the client learns nothing of the inside."""
-    failed = ApiError("The server failed to handle this request.", status=500, code="internal_error")
-    return Response(failed.body(), failed.status, media_type=JSON)

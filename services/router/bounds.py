@@ -4,18 +4,19 @@ A verdict is kept, so that an agent's tools are looked at once.
 """
 
 import asyncio
+import time
 from collections import OrderedDict
 from collections.abc import Callable
 
 from pdd.adapters.grammar import Constraint, GrammarError, Grammars
-from pdd.adapters.grammar_probe import first_line, probe
+from pdd.adapters.grammar_probe import MOST_CPU_S, TOO_LARGE, first_line, probe
 from pdd.core.features import GRAMMAR
 
 from .errors import ApiError, invalid
 
 MAX_GRAMMAR_BYTES = 128 << 10
 MOST_VERDICTS = 512
-AT_ONCE = 2
+PATIENCE_S = 10.0  # for those that came before: one is looked at at a time, and so workers compile no faster either
 
 
 class Bounds:
@@ -25,10 +26,10 @@ class Bounds:
         self._grammars = grammars
         self._fleet_can = fleet_can
         self._verdicts: OrderedDict[str, str] = OrderedDict()
-        self._probing = asyncio.Semaphore(AT_ONCE)
+        self._probing = asyncio.Lock()
 
     async def admit(self, text: str, param: str) -> None:
-        """Raises ApiError (400) naming `param`."""
+        """Raises ApiError (400) naming `param`, or (429) where too many others wait."""
         if self._grammars is None or not self._fleet_can(GRAMMAR):
             raise ApiError(f"{param}: no worker here can bind an answer", param=param, code="unsupported_feature")
         size = len(text.encode())
@@ -37,9 +38,6 @@ class Bounds:
         verdict = self._verdicts.get(text)
         if verdict is None:
             verdict = await self._judge(text, self._grammars)
-            self._verdicts[text] = verdict
-            if len(self._verdicts) > MOST_VERDICTS:
-                self._verdicts.popitem(last=False)
         if verdict:
             raise invalid(param, verdict)
 
@@ -48,11 +46,28 @@ class Bounds:
         return self._grammars.constraint(text) if text and self._grammars else None
 
     async def _judge(self, text: str, grammars: Grammars) -> str:
-        async with self._probing:
-            verdict = await asyncio.to_thread(probe, text)
-            if not verdict:
-                try:
-                    await asyncio.to_thread(grammars.constraint, text)
-                except GrammarError as error:
-                    return first_line(str(error))
-            return verdict
+        try:
+            async with asyncio.timeout(PATIENCE_S):
+                await self._probing.acquire()
+        except TimeoutError:
+            said = "Too many new grammars at once; try again later."
+            raise ApiError(said, status=429, code="overloaded", retry_after_s=PATIENCE_S) from None
+        try:
+            if text not in self._verdicts:  # another may have asked the same meanwhile
+                verdict = await asyncio.to_thread(probe, text) or await asyncio.to_thread(_compile, grammars, text)
+                self._verdicts[text] = verdict
+                if len(self._verdicts) > MOST_VERDICTS:
+                    self._verdicts.popitem(last=False)
+            return self._verdicts[text]
+        finally:
+            self._probing.release()
+
+
+def _compile(grammars: Grammars, text: str) -> str:
+    """With the tokenizer that speakers have; the probe has seen that it ends."""
+    began = time.thread_time()
+    try:
+        grammars.constraint(text).allowed()
+    except GrammarError as error:
+        return first_line(str(error))
+    return TOO_LARGE if time.thread_time() - began > MOST_CPU_S else ""

@@ -74,7 +74,9 @@ class ModelText:
         return len(text) // self._longest
 
     def encode(self, text: str, *, special: bool) -> tuple[int, ...]:
-        return tuple(self._tokenizer.encode(text, add_special_tokens=special).ids)
+        """A batch, though of one, since that lets other threads run meanwhile."""
+        [encoded] = self._tokenizer.encode_batch_fast([text], add_special_tokens=special)
+        return tuple(encoded.ids)
 
     def render(
         self,

@@ -18,7 +18,7 @@ from .text import ModelText
 from .tools import Tooling, tooling_of
 
 SEED_BITS = 63
-INLINE_CHARS = 16_384  # a longer text is encoded beside the event loop
+INLINE_CHARS = 4_096  # a longer text is encoded beside the event loop
 
 Ids = tuple[int, ...]
 
@@ -70,12 +70,14 @@ async def chat_wanted(body: ChatRequest, model: ModelText, max_context: int) -> 
 async def completion_wanted(body: CompletionRequest, model: ModelText, max_context: int) -> Wanted:
     if body.echo and body.logprobs is not None:
         raise ApiError("echo: not supported together with logprobs", param="echo", code="unsupported_parameter")
-    prompts = tuple([await _prompt_ids(prompt, body, model, max_context) for prompt in _prompts(body)])
+    given, n = _prompts(body), body.n or 1
+    if len(given) * n > MAX_CHOICES:
+        raise invalid("n", f"prompts x n may be at most {MAX_CHOICES}, got {len(given) * n}")
+    prompts = tuple([await _prompt_ids(prompt, body, model, max_context) for prompt in given])
     echoes: tuple[str, ...] = ()
     if body.echo:
-        n = body.n or 1
         echoes = tuple(
-            prompt if isinstance(prompt, str) else model.decode(prompt) for prompt in _prompts(body) for _ in range(n)
+            prompt if isinstance(prompt, str) else model.decode(prompt) for prompt in given for _ in range(n)
         )
     logprobs = -1 if body.logprobs is None else body.logprobs
     bound = _bound(form_of(body), None, model)
@@ -136,8 +138,6 @@ def _wanted(
 ) -> Wanted:
     n = body.n or 1
     field = "messages" if isinstance(body, ChatRequest) else "prompt"
-    if len(prompts) * n > MAX_CHOICES:
-        raise invalid("n", f"prompts x n may be at most {MAX_CHOICES}, got {len(prompts) * n}")
     return Wanted(
         prompts=prompts,
         n=n,

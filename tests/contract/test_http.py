@@ -1,5 +1,9 @@
 """The router's HTTP contract, one answer at a time: shapes, names, and what the machine is asked."""
 
+import asyncio
+import itertools
+import time
+
 import httpx
 import pytest
 from openai.types import Completion
@@ -7,6 +11,7 @@ from openai.types.chat import ChatCompletion
 
 from pdd.core.sampling import Sampling
 from services.router.text import ModelText
+from services.router.translation import encode
 from tests.contract.text_edge import HELLO, in_loop, make_edge
 from tests.contract.text_model import BEGIN, CONTEXT, END, PADDED, make_text_folder
 
@@ -241,6 +246,18 @@ async def test_texts_become_ids_and_come_back(text):
     assert tuple(chat["tokens"]) == edge.machine.asked[0].ids
     padding = [text.vocab_size - 1, text.vocab_size - PADDED, 2**31 - 1]
     assert (await edge.post("/detokenize", {"tokens": padding})).json() == {"prompt": ""}
+
+
+@in_loop
+async def test_a_long_text_is_encoded_while_others_are_served(text):
+    encoding = asyncio.ensure_future(encode(text, "a naïve fox " * 30_000, special=False, max_context=10**9))
+    turns = [time.perf_counter()]
+    while not encoding.done():
+        await asyncio.sleep(0)
+        turns.append(time.perf_counter())
+    assert len(await encoding) > 200_000
+    longest = max(after - before for before, after in itertools.pairwise(turns))
+    assert longest < (turns[-1] - turns[0]) / 2, "the tokenizer holds the interpreter's lock"
 
 
 @in_loop

@@ -153,3 +153,29 @@ def test_rows_of_one_batch_are_drawn_as_if_alone() -> None:
 
 def test_half_precision_rows_are_drawn_too() -> None:
     assert token(Sampling(9, temperature=0.9, seed=4), ROW.bfloat16()) in range(6)
+
+
+FRACTIONS = st.floats(0, 1, exclude_min=True, allow_subnormal=True)
+PENALTIES = st.floats(-2, 2)
+WISHES = st.builds(
+    Sampling,
+    max_tokens=st.just(9),
+    temperature=st.floats(0, 2),
+    top_p=FRACTIONS,
+    top_k=st.integers(0, 2**31 - 1),
+    min_p=st.floats(0, 1),
+    repetition_penalty=FRACTIONS | st.floats(1, 10),
+    presence_penalty=PENALTIES,
+    frequency_penalty=PENALTIES,
+    logit_bias=st.dictionaries(st.integers(0, 6), st.floats(-100, 100)),
+    min_tokens=st.integers(0, 9),
+    stop_token_ids=st.lists(st.integers(0, 6), max_size=7).map(tuple),
+    logprobs=st.integers(-1, 20),
+)
+
+
+@given(wishes=WISHES, row=st.lists(st.floats(width=32), min_size=6, max_size=6))
+@settings(max_examples=400, deadline=None)
+def test_no_wish_that_a_client_may_have_and_no_row_makes_a_draw_fail(wishes: Sampling, row: list[float]) -> None:
+    """A draw that raises takes its worker with it, and whoever else is served there."""
+    assert 0 <= token(wishes, torch.tensor(row), [0, 1, 1, 5], 2, 2) < len(row)

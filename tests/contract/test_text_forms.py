@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 from pdd.adapters.grammar import grammars_of
+from pdd.adapters.grammar_probe import probe
+from pdd.core.grammar import grammar, json_value
 from services.router.bounds import MAX_GRAMMAR_BYTES, Bounds
 from services.router.errors import ApiError
 from services.router.text import ModelText
@@ -23,6 +25,8 @@ SCHEMA = {
 RECORD = '{"city": "Köln", "sun": true}'
 # An intersection of patterns that takes for ever to prove empty.
 BOMB = {"allOf": [{"type": "string", "pattern": f".*[a-c].{{{i}}}[x-z].*"} for i in range(24)]}
+# A counter whose states are their product: the text is read at once, and then it is compiled for hours.
+ENDLESS = {"allOf": [{"type": "integer", "multipleOf": i} for i in range(2, 60)]}
 
 
 def named(schema: object, **more: object) -> dict:
@@ -131,6 +135,7 @@ REFUSED = [
     ({"response_format": named(False)}, "response_format", ""),
     ({"response_format": named({"enum": ["x" * MAX_GRAMMAR_BYTES]})}, "response_format", str(MAX_GRAMMAR_BYTES)),
     ({"response_format": named(BOMB)}, "response_format", "too long"),
+    ({"response_format": named(ENDLESS)}, "response_format", "too long"),
     ({"response_format": {"type": "json_schema"}}, "response_format.json_schema", "schema"),
     ({"response_format": {"type": "xml"}}, "response_format.type", "xml"),
     ({"response_format": {"type": "json_object"}, "structured_outputs": {"regex": "a"}}, "structured_outputs", "together"),
@@ -171,6 +176,28 @@ async def test_a_verdict_is_kept(text, grammars, monkeypatch: pytest.MonkeyPatch
     await bounds.admit('start: "a" "b"', "x")
     monkeypatch.setattr("services.router.bounds.probe", lambda text: pytest.fail("it was looked at before"))
     await bounds.admit('start: "a" "b"', "x")
+
+
+@in_loop
+async def test_a_grammar_that_many_bring_at_once_is_looked_at_once(text, grammars, monkeypatch) -> None:
+    looked: list[str] = []
+    monkeypatch.setattr("services.router.bounds.probe", lambda text: looked.append(text) or probe(text))
+    bounds = Bounds(grammars, lambda feature: True)
+    await asyncio.gather(*(bounds.admit('start: "a" "c"', "x") for _ in range(9)))
+    assert len(looked) == 1
+
+
+@in_loop
+async def test_a_grammar_waits_for_others_a_bounded_time(text, grammars, monkeypatch) -> None:
+    monkeypatch.setattr("services.router.bounds.PATIENCE_S", 0.05)
+    bounds = Bounds(grammars, lambda feature: True)
+    slow = asyncio.ensure_future(bounds.admit(grammar(json_value(ENDLESS)), "x"))
+    await asyncio.sleep(0)
+    with pytest.raises(ApiError) as caught:
+        await bounds.admit('start: "c"', "x")
+    assert (caught.value.status, caught.value.code) == (429, "overloaded")
+    with pytest.raises(ApiError, match="too long"):
+        await slow
 
 
 @in_loop

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import time
 
 import pytest
 from hypothesis import given, settings
@@ -99,6 +100,35 @@ async def test_a_body_that_is_no_request_is_refused(text, raw):
         answer = await client.post("/v1/chat/completions", content=raw)
     assert answer.status_code == 400
     assert answer.json()["error"]["type"] == "invalid_request_error"
+
+
+NESTED = {
+    "arguments": '{"messages": [%s, {"role": "assistant", "tool_calls": [{"function": {"name": "f", "arguments": "%s"}}]}]}',
+    "schema": '{"messages": [%s], "structured_outputs": {"json": "%s"}}',
+    "tool": '{"messages": [%s], "tools": [{"type": "function", "function": {"name": "f", "parameters": {"a": %s}}}]}',
+}
+
+
+@pytest.mark.parametrize("where", NESTED)
+@in_loop
+async def test_however_deep_a_body_nests_it_is_read_or_refused(text, where):
+    """What reads it has a limit somewhere, what writes it for the model another one."""
+    edge = make_edge(text)
+    edge.machine.writes(edge.ids("a"))
+    async with edge.client() as client:
+        for depth in range(700, 1100, 10):
+            content = NESTED[where] % (json.dumps(HELLO["messages"][0]), "[" * depth + "]" * depth)
+            answer = await client.post("/v1/chat/completions", content=content)
+            assert answer.status_code in (200, 400), answer.text
+
+
+@in_loop
+async def test_more_prompts_than_there_may_be_are_refused_before_any_is_read(text):
+    edge = make_edge(text)
+    began = time.process_time()
+    answer = await edge.post("/v1/completions", {"prompt": ["x " * 8000] * 500})
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "n")
+    assert time.process_time() - began < 1, "encoding them takes five seconds"
 
 
 @in_loop

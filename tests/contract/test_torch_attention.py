@@ -11,6 +11,7 @@ from torch import Tensor
 
 from pdd.adapters.engine_torch.attention import PagedAttention
 from pdd.adapters.engine_torch.blocks import Part, attend_block, attend_block_plainly, merge
+from pdd.adapters.engine_torch.chunks import ChunkKernel
 from pdd.adapters.engine_torch.pages import KvPages
 from pdd.adapters.engine_torch.row_kernel import compiled, exp
 from pdd.adapters.engine_torch.rows import RowKernel
@@ -20,6 +21,7 @@ from pdd.core.steps import Sequence, Slice
 from pdd.ports import KvShape
 
 HEADS, KV_HEADS, HEAD_DIM, PAGE = 6, 2, 24, 16
+ROWS = 300  # times three query heads of a KV head
 LENGTHS = (1, 2, 16, 17, 63, 64, 65, 200)
 
 
@@ -93,6 +95,20 @@ def test_decodes_extends_and_prefills_in_one_step_see_exactly_their_own(
         if stop:
             bench.attention.write(0, fused[:stop], bench.attention.lay([Slice(sequence, 0, stop, False)]))
     now = [(stop, length) for (_, stop), length in zip(before, LENGTHS, strict=True)]
+    tolerance = 2e-6 if dtype == "float32" else 2e-2
+    assert (bench.compute(now) - bench.expected(now)).abs().max() < tolerance
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("scattered", [False, True])
+@pytest.mark.parametrize("start", [0, 100, 560])
+def test_the_chunks_kernel_sees_exactly_what_comes_before_each_row(dtype: str, scattered: bool, start: int) -> None:
+    """Longer than a tile of rows, after more than a block of tokens; taken on any processor here, whether worth it or not."""
+    bench = Bench(dtype, scattered=scattered)
+    bench.attention._chunks = ChunkKernel()
+    bench.add(start + ROWS)
+    bench.attention.write(0, bench.fused[0][:start], bench.attention.lay([Slice(bench.sequences[0], 0, start, False)]))
+    now = [(start, start + ROWS)]
     tolerance = 2e-6 if dtype == "float32" else 2e-2
     assert (bench.compute(now) - bench.expected(now)).abs().max() < tolerance
 

@@ -1,6 +1,8 @@
 """The batch, one rule at a time: who gets pages, whose turn it is, what counts when things happen during a step."""
 
-from pdd.core.batch import Batch, Limits
+from dataclasses import replace
+
+from pdd.core.batch import SHORT_STEPS, Batch, Limits
 from pdd.core.effects import AppendIds, OpenSequence, Speak
 from pdd.core.events import StepDone
 from pdd.core.ids import Epoch, Key, RequestId
@@ -112,6 +114,22 @@ def test_imports_and_steps_take_turns() -> None:
         elif work is not None:
             batch.finish_step(work, StepResult((Sampled(1),), 0.1), 0.0)
     assert kinds == [Import, StepPlan, Import, StepPlan]
+
+
+def test_hand_overs_one_upon_another_leave_every_fifth_step_to_others() -> None:
+    batch = Batch(replace(LIMITS, pages=99), "weights")
+    shadowed = Key(RequestId("shadowed"), Epoch(1))
+    batch.open(OpenSequence(shadowed, (1,) * 8, 8, Sampling(99), "", False))
+    staged = batch.begin_import(shadowed, 0, 8)
+    assert isinstance(staged, Import) and batch.next_work() is staged
+    batch.finish_import(staged, written=True)
+    new = opened(batch, "new", [2] * 30)
+    computed = []
+    for index in range(2 * (SHORT_STEPS + 1)):
+        batch.append_ids(AppendIds(shadowed, batch.sequence(shadowed).outputs, (5,) if index else (5, 5)))
+        step(batch)
+        computed.append(batch.sequence(new).computed)
+    assert computed == [0] * SHORT_STEPS + [7] * (SHORT_STEPS + 1) + [14]
 
 
 def step_until_idle(batch: Batch) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from pdd.core import events as ev
 from pdd.core import messages as msg
-from pdd.core.effects import Broadcast, CloseSequence, Count, DropKv, Effect, Hush, OpenSequence, Send, Speak
+from pdd.core.effects import Broadcast, CloseSequence, Count, DropKv, Effect, ExpectKv, Hush, OpenSequence, Send, Speak
 from pdd.core.errors import IllegalEvent
 from pdd.core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
 from pdd.core.roles.held import Computed, Wrote
@@ -195,6 +195,14 @@ def test_a_renewed_lease_holds_as_long_as_it_is_renewed(role: Role) -> None:
     assert R in machine.held
 
 
+@pytest.mark.parametrize("role", KINDS)
+def test_who_was_stopped_for_longer_than_a_lease_acts_on_nothing_that_came_meanwhile(role: Role) -> None:
+    machine = in_phase(role, KINDS[role].OPENING)
+    effects = machine.handle(ev.SequenceOpened(KEY, 0), 1.0 + TimeOuts().lease_s + 1.0)
+    assert not machine.held and CloseSequence(KEY) in effects
+    assert not [effect for effect in effects if isinstance(effect, Send | Speak | ExpectKv)]
+
+
 def relaying() -> RelayDecode:
     machine = in_phase(Role.RELAY, KINDS[Role.RELAY].OPENING)
     assert isinstance(machine, RelayDecode)
@@ -259,6 +267,20 @@ def test_a_warm_up_is_taken_only_where_half_of_everything_is_free(others: int, f
     effects = hear(machine, ROUTER, command)
     assert any(isinstance(effect, OpenSequence) for effect in effects) is taken
     assert any(isinstance(e, Send) and isinstance(e.message, msg.Refused) for e in effects) is not taken
+
+
+def test_a_warm_up_that_gave_its_place_up_does_not_begin_again_by_its_repeated_command() -> None:
+    """Its first sequence may still be on the way from the engine."""
+    machine = worker(Role.MAIN)
+    machine.start(0.0)
+    machine.handle(ev.StepDone(load=msg.EngineLoad(free_pages=9, total_pages=9)), 0.5)
+    command = msg.PrepareMain(R, E1, CAST, (5, 6, 7), 3, Sampling(max_tokens=9), warm_up=True)
+    hear(machine, ROUTER, command)
+    machine.give_up_warm_up()
+    assert not [effect for effect in hear(machine, ROUTER, command) if isinstance(effect, OpenSequence)]
+    assert not machine.held
+    hear(machine, ROUTER, msg.PrepareMain(R, Epoch(2), CAST, (5, 6, 7), 3, Sampling(max_tokens=9)))
+    assert machine.held[R].epoch == 2
 
 
 def test_a_relay_measures_how_fast_main_decode_extends_since_its_first_report() -> None:

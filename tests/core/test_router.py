@@ -10,6 +10,7 @@ from pdd.core import messages as msg
 from pdd.core.effects import Complete, Reject
 from pdd.core.events import RequestEnded
 from pdd.core.ids import Epoch, Peer, RequestId, Role
+from pdd.core.singular import SingularSettings
 from tests.core.router_rig import (
     E1,
     M1,
@@ -87,7 +88,7 @@ def test_what_is_dropped_is_counted_by_its_reason(sender: Peer, epoch: Epoch, re
 
 
 def test_tokens_after_the_end_are_counted_and_change_nothing() -> None:
-    rig = running()
+    rig = running(singular=SingularSettings(cap=1.0))  # so that the end is the end: MD does not learn
     rig.hear(P1, frame(0, 1))
     rig.hear(R1, frame(1, 30))
     assert dropped(rig.hear(R1, frame(1, 30))) == ["ended"]

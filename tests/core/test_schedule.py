@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from pdd.core.ids import Epoch, Key, RequestId
 from pdd.core.sampling import Sampling
-from pdd.core.schedule import Due, compose, slice_tokens
+from pdd.core.schedule import NEAR, Due, compose, slice_tokens, undisturbed
 from pdd.core.steps import Sequence
 
 CHUNK = 64
@@ -83,3 +83,21 @@ def test_who_was_handed_over_is_caught_up_before_those_that_are_only_shadowed() 
     shadowed, handed_over = due(1, 90, 40, 20, False), due(2, 90, 40, 20, True)
     plan = compose([shadowed, handed_over], CHUNK)
     assert [(piece.sequence.key.request, piece.stop - piece.start) for piece in plan.slices] == [("2", 40), ("1", 24)]
+
+
+def test_of_those_that_are_shadowed_the_nearest_to_their_hand_over_goes_first() -> None:
+    """Each waits for a turn while RLD speaks for it: the shortest first makes the sum of waits least."""
+    far, near = due(1, 90, 40, 50, False), due(2, 90, 20, 50, False)
+    plan = compose([far, near], CHUNK)
+    assert [(piece.sequence.key.request, piece.stop - piece.start) for piece in plan.slices] == [("2", 20), ("1", 40)]
+
+
+def test_beside_a_hand_over_decodes_alone_have_a_place() -> None:
+    decoding, near, far, new = (
+        due(1, 90, 1, 5, True),
+        due(2, 90, NEAR, 20, False),
+        due(3, 90, NEAR + 1, 20, False),
+        due(4, 0, 50, 0, True),
+    )
+    assert [one.at_handover for one in (decoding, near, far, new)] == [False, True, False, False]
+    assert undisturbed([decoding, near, far, new]) == [decoding, near]

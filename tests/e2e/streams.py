@@ -44,11 +44,15 @@ QUICK = {
 
 
 def survivors(
-    model: Path, engine: Engine = Engine.SCRIPTED, settings: dict[str, str] | None = None, **changes: Any
+    model: Path,
+    engine: Engine = Engine.SCRIPTED,
+    settings: dict[str, str] | None = None,
+    time_outs: dict[str, str] = QUICK,
+    **changes: Any,
 ) -> Fleet:
-    """Quick to notice a loss. Scripted: 16 prompt tokens or one output in about 13 ms, so that each stage of a request can be met."""
+    """Quick to notice a loss. Scripted: 16 prompt tokens or one output in about 13 ms, so that each stage can be met."""
     wanted = fleet(model, engine, **changes)
-    told = {f"TIMEOUTS__{name}": value for name, value in QUICK.items()}
+    told = {f"TIMEOUTS__{name}": value for name, value in time_outs.items()}
     told |= {"SCRIPTED_COST": "h100-70b-tp8", "CHUNK_TOKENS": "16", "MAX_CONTEXT": "4096", "PAGES": "2048"}
     return replace(wanted, settings={**wanted.settings, **told, **(settings or {})})
 

@@ -1,6 +1,6 @@
 """CASES 8 and 12 over real processes: the line cut, stalled and slow, a broker or Redis away, workers that were there first.
 
-Time-outs are half the defaults and less, so outages are shorter than the cases name: still longer than any wait they must outlast.
+Time-outs are half the defaults and less, so most outages are shorter than the cases name: still longer than any wait they must outlast.
 """
 
 import time
@@ -21,6 +21,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(120)]
 P, RLD, MD, INDEX, REDIS = "prefill-1", "relay_decode-1", "main_decode-1", "prefix_index", "redis"
 SLOW_MBIT, QUICK_MBIT = 4.0, 200.0
 DEFAULT_DELAY_MS = 5.0
+OUTAGE_S = 10.0
 TOKEN_BYTES = 2048  # of the tiny model's KV
 
 
@@ -178,6 +179,28 @@ def test_workers_that_start_before_their_broker_serve_when_it_comes(client: Clie
     client.deployment.begin("nats-b")
     client.deployment.begin("nats-a")
     served_by_all(client, 80)
+
+
+@pytest.fixture
+def patient(model: Path, tmp_path: Path) -> Iterator[Client]:
+    """With the default time-outs."""
+    yield from serving(survivors(model, time_outs={}), tmp_path)
+
+
+def test_broker_and_redis_away_for_ten_seconds_cost_no_token_with_the_default_time_outs(patient: Client) -> None:
+    """Longer than a lease (9 s), so that workers have given everything up; shorter than the router gives up (45 s)."""
+    streams = [Stream(patient, prompt(100, seed=95 + i), 300, route="P-RLD-MD", fence=20 + 200 * i) for i in (0, 1)]
+    until(lambda: all(stream.tokens >= 25 for stream in streams))
+    for name in ("nats-a", REDIS):
+        kill(patient.deployment, name)
+    back_at = time.monotonic() + OUTAGE_S
+    until(lambda: time.monotonic() > back_at, seconds=OUTAGE_S + 1)
+    assert not any(workers(patient)[name]["alive"] for name in (P, RLD, MD))
+    for name in (REDIS, "nats-a"):
+        patient.deployment.begin(name)
+    assert all(stream.right().report["epochs"] > 1 for stream in streams)
+    served_by_all(patient, 97)
+    mend(patient)
 
 
 def test_the_client_whose_request_is_lost_with_everybody_is_told_so(client: Client) -> None:

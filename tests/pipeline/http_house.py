@@ -14,7 +14,8 @@ from pdd.adapters.grammar import grammars_of
 from pdd.adapters.notes_memory import MemoryNotes
 from pdd.core.events import Event, RequestSubmitted
 from pdd.core.roles.router import Router
-from pdd.plan.house import House, HouseSpec
+from pdd.plan.house import House
+from pdd.plan.house_parts import HouseSpec
 from pdd.runtime.health import Health, Stage
 from services.router.app import create_app
 from services.router.bounds import Bounds

@@ -3,7 +3,8 @@
 import pytest
 
 from pdd.core.ids import Role
-from pdd.plan.house import EngineSpec, House, HouseSpec
+from pdd.plan.house import House
+from pdd.plan.house_parts import EngineSpec, HouseSpec
 
 
 def prompt(n: int, seed: int = 1) -> tuple[int, ...]:

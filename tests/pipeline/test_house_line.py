@@ -11,7 +11,8 @@ import pytest
 from pdd.adapters.kv_memory_lines import Fault, Parcel, RandomFaults, flipped, no_fault
 from pdd.core.messages import LineLease
 from pdd.core.wire import ChunkFrame
-from pdd.plan.house import Client, House, HouseSpec
+from pdd.plan.house import House
+from pdd.plan.house_parts import Client, HouseSpec
 from pdd.ports import KvShape
 
 SITES = ("a", "b")

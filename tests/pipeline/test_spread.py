@@ -7,7 +7,8 @@ import pytest
 from pdd.core.events import StepDone
 from pdd.core.ids import Key, Role
 from pdd.core.routing import RoutingSettings
-from pdd.plan.house import Client, EngineSpec, House, HouseSpec
+from pdd.plan.house import House
+from pdd.plan.house_parts import Client, EngineSpec, HouseSpec
 from tests.pipeline.test_house import prompt, ready
 
 THREE = HouseSpec(prefills=3, relays=1, mains=3, line_bytes_per_s=100_000.0)

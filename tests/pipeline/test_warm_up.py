@@ -7,7 +7,8 @@ import pytest
 from pdd.core.events import DrainWanted
 from pdd.core.ids import Role
 from pdd.core.singular import SingularSettings
-from pdd.plan.house import Client, EngineSpec, House, HouseSpec
+from pdd.plan.house import House
+from pdd.plan.house_parts import Client, EngineSpec, HouseSpec
 from pdd.ports import KvShape
 from tests.pipeline.test_house import prompt, ready
 

@@ -4,7 +4,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from typer.testing import CliRunner
 
+from pdd.cli.main import app
 from pdd.core.cost import EngineCost
 from pdd.core.ids import Role
 from pdd.core.roles.router import Router
@@ -98,6 +100,14 @@ def test_capacity_is_where_the_promise_just_holds() -> None:
     assert not beyond.verdict.kept and beyond.verdict.strain > 1
 
 
+def test_who_is_alone_on_an_endless_line_waits_for_the_floor_and_nobody_for_less() -> None:
+    alone = tiny(load={"sessions": 1, "warmup_s": 0.0}, line={"gbit_s": 1e4, "rtt_ms": 0.0})
+    found = under(alone, 6.0, 7, HERE).found
+    assert found["second_token_s"]["max"] == pytest.approx(found["alone_s"]["max"], abs=0.03)
+    crowd = under(tiny(), 6.0, 7, HERE).found
+    assert all(crowd["alone_s"][share] < crowd["second_token_s"][share] for share in ("p50", "p90", "p99"))
+
+
 def test_a_promise_that_cannot_be_kept_has_no_capacity() -> None:
     assert capacity(tiny(sla={"ttft_s": 0.001}), 7, HERE, first=2.0, precision=0.2) is None
 
@@ -111,7 +121,7 @@ def test_systems_are_compared_on_the_same_requests() -> None:
     told = {"requests_per_s": 10.0, "cost": 80.0, "ttft_s": (1.0, 2.0, 3.0)}
     table = lines(tiny(published={"PDD as published": told}), rows)
     assert [line[0].strip() for line in table] == ["PDD as published", "published", "ours"]
-    assert {len(line) for line in table} == {11} and "0.1250" in table[1] and "1.0 / 2.0 / 3.0 s" in table[1]
+    assert {len(line) for line in table} == {12} and "0.1250" in table[1] and "1.0 / 2.0 / 3.0 s" in table[1]
     assert markdown(table).count("\n") == 5
 
 
@@ -193,12 +203,20 @@ def test_the_cheapest_fleet_keeps_the_promise_and_nothing_smaller_that_was_tried
     assert found.best.cost == min(one.cost for one in told if one.kept)
     assert search.as_data(found)["best"]["size"] == str(found.best.size)
     assert found.binds
+    for number, one in enumerate(found.tried):
+        broken = [earlier.size for earlier in found.tried[:number] if not earlier.kept]
+        assert not any(one.size.within(size) for size in broken), "smaller than what broke it: it need not be tried"
+
+
+def test_one_question_is_asked_at_a_time() -> None:
+    said = CliRunner().invoke(app, ["plan", str(SCENARIOS / "fifth.toml"), "--surge", "--bathtub"])
+    assert said.exit_code == 1 and "one question at a time: --bathtub or --surge" in said.output
 
 
 def test_a_budget_is_not_overspent() -> None:
     found = search.best_for_budget(tiny(load={"duration_s": 8.0}), 1.5, 7, HERE)
     assert found.best and all(one.cost <= 1.5 for one in found.tried)
-    assert found.best.bcr == max(one.bcr for one in found.tried)
+    assert found.best.bcr == max(one.bcr for one in found.tried if one.kept)
 
 
 # -- bathtub ----------------------------------------------------------------------------------------------------------

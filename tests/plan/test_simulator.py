@@ -11,7 +11,8 @@ from pdd.core.ids import Key, Role
 from pdd.core.sampling import Sampling
 from pdd.core.singular import SingularSettings
 from pdd.plan.fleet_parts import limits_of
-from pdd.plan.house import EngineSpec, House, HouseSpec
+from pdd.plan.house import House
+from pdd.plan.house_parts import EngineSpec, HouseSpec
 from pdd.plan.simulated import SimFleet
 from pdd.sim.engine import END, Lengths, SimEngine
 from pdd.sim.kv import Sizes

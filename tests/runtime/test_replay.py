@@ -22,7 +22,8 @@ from pdd.core.roles.router import Router
 from pdd.core.routing import RoutingSettings
 from pdd.core.sampling import Sampling
 from pdd.core.timeouts import TimeOuts
-from pdd.plan.house import FINGERPRINT, WORKERS, Client, Clients
+from pdd.plan.house import FINGERPRINT, WORKERS
+from pdd.plan.house_parts import Client, Clients
 from pdd.ports import Ports
 from pdd.runtime.driver import LiveDriver, LoopClock
 from tests.sim.scene import prompt

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pdd.adapters import staging
 from pdd.core import messages as msg
 from pdd.core import pool
-from pdd.core.roles import casting, cuts, receiver, router
+from pdd.core.roles import casting, cuts, receiver, watching
 from pdd.core.roles.course import Course
 from pdd.core.roles.held import Wrote
 from pdd.core.roles.main_decode import MainDecode
@@ -164,7 +164,7 @@ SWITCHES: dict[str, Mutation] = {
         scene=scenes.a_line_that_never_heals_ends_the_request,
     ),
     "backoff": Mutation(
-        lambda patching: patching.setattr(router, "STALL_GROWTH", 1.0),
+        lambda patching: patching.setattr(watching, "STALL_GROWTH", 1.0),
         ("the same ids",),
         scene=scenes.a_long_step_is_no_stall,
     ),
@@ -186,7 +186,7 @@ SWITCHES: dict[str, Mutation] = {
         ("the end",),
         seeds=(6, 17),
     ),
-    "bufdrop": Mutation(instead(Router, "_leave", keep_buffer), ("its own epoch",), seeds=(20, 31)),
+    "bufdrop": Mutation(instead(Router, "_raise_epoch", keep_buffer), ("its own epoch",), seeds=(20, 31)),
     "absidx": Mutation(instead(casting, "command", counted_from_base), ("its own epoch", "the same ids", "one writer")),
     "pauseyield": Mutation(
         instead(Relay, "work_relay", no_end_of_pause),

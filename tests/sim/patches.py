@@ -121,12 +121,12 @@ def back_to_older(original: Any) -> Any:
 
 
 def keep_buffer(original: Any) -> Any:
-    def leave(self: Router, course: Course) -> None:
+    def raise_epoch(self: Router, course: Course) -> None:
         kept = dict(course.waiting)
         original(self, course)
         course.waiting.update(kept)
 
-    return leave
+    return raise_epoch
 
 
 def counted_from_base(original: Any) -> Any:

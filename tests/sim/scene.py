@@ -12,7 +12,8 @@ from pdd.core.effects import Effect
 from pdd.core.ids import Peer, RequestId, Role
 from pdd.core.messages import Message
 from pdd.plan.faults import Faults, lose
-from pdd.plan.house import Client, House, HouseSpec
+from pdd.plan.house import House
+from pdd.plan.house_parts import Client, HouseSpec
 from pdd.plan.laws import Laws, Violation
 from pdd.plan.stages import Stage, member, stage
 from pdd.plan.story import Story

@@ -7,7 +7,7 @@ from pdd.core.ids import Peer, Role
 from pdd.core.messages import Written
 from pdd.core.singular import SingularSettings
 from pdd.core.timeouts import TimeOuts
-from pdd.plan.house import EngineSpec
+from pdd.plan.house_parts import EngineSpec
 from pdd.plan.laws import Violation
 from pdd.plan.stages import Stage
 from tests.sim.scene import Q, Scene, prompt

@@ -8,7 +8,7 @@ from pdd.core.ids import Epoch, Peer, Role
 from pdd.core.messages import Message, Written
 from pdd.core.wire import ChunkFrame
 from pdd.plan.faults import lose
-from pdd.plan.house import EngineSpec
+from pdd.plan.house_parts import EngineSpec
 from pdd.plan.laws import Violation
 from pdd.plan.stages import Stage
 from tests.sim.scene import Q, Scene

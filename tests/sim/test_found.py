@@ -10,7 +10,8 @@ from pdd.core.roles.relay_decode import RelayDecode
 from pdd.core.roles.relaying import Pen
 from pdd.core.sampling import Sampling
 from pdd.core.timeouts import TimeOuts
-from pdd.plan.house import EngineSpec, House, HouseSpec
+from pdd.plan.house import House
+from pdd.plan.house_parts import EngineSpec, HouseSpec
 from tests.sim.scene import prompt
 
 ROUTER = Peer("a", Role.ROUTER, "router", 1)

@@ -1,6 +1,7 @@
 """Can this grammar be compiled, and cheaply? Asked in a process of its own: some small texts take for ever, and only that can be ended.
 
-Reads the text from standard input; says nothing where all is well, else why not. Needs no tokenizer.
+Reads the text from standard input; says nothing where all is well, else why not. Compiles it as a speaker does, but for a tokenizer of
+single bytes, which is there at once: what takes long is the text's own states, whatever the tokens.
 """
 
 import resource
@@ -8,9 +9,9 @@ import subprocess
 import sys
 import time
 
-from llguidance import LLMatcher
+from llguidance import LLMatcher, LLTokenizer
 
-from .grammar import limits
+from .grammar import SILENT, limits
 
 MOST_CPU_S = 0.25  # every speaker compiles it again, between two steps of its batch
 PATIENCE_S = 5.0  # for a machine that has other things to do
@@ -40,9 +41,9 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (MOST_BYTES, MOST_BYTES))
     text = sys.stdin.buffer.read().decode()
     began = time.process_time()
-    wrong, said = LLMatcher.validate_grammar_with_warnings(text, limits=limits())
-    if wrong:
-        print(first_line(said[0]), end="")
+    matcher = LLMatcher(LLTokenizer("byte"), text, log_level=SILENT, limits=limits())
+    if matcher.is_error():
+        print(first_line(matcher.get_error()), end="")
     elif time.process_time() - began > MOST_CPU_S:
         print(TOO_LARGE, end="")
 

@@ -16,9 +16,11 @@ from .member import Import, Member
 from .messages import EngineLoad, Written
 from .pool import Pool
 from .sampling import Finish
-from .schedule import Due, compose
+from .schedule import Due, compose, undisturbed
 from .seating import Seating
 from .steps import Sampled, Sequence, StepPlan, StepResult
+
+SHORT_STEPS = 4  # in a row, for hand-overs alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +57,7 @@ class Batch:
         self._running: tuple[Member, ...] = ()  # in the order of the plan's slices
         self._under_way: StepPlan | Import | None = None
         self._imported_last = False
+        self._short_steps = 0  # in a row
         self._pace = Pace()
         self._endings: dict[Key, Written] = {}  # of those that had nothing left to write
         self._told = self.load()
@@ -189,11 +192,19 @@ class Batch:
         return self._under_way
 
     def _start_step(self, going: list[Member]) -> StepPlan:
-        plan = self._compose((member.due for member in going), self.limits.chunk_tokens)
+        plan = self._compose(self._let_pass([member.due for member in going]), self.limits.chunk_tokens)
         self._running = tuple(self._members[piece.sequence.key] for piece in plan.slices)
         for member in self._running:
             member.busy = True
         return plan
+
+    def _let_pass(self, due: list[Due]) -> list[Due]:
+        """A hand-over has the step for itself; where they come one upon another, all others every few steps."""
+        if self._short_steps < SHORT_STEPS and any(one.at_handover for one in due):
+            self._short_steps += 1
+            return undisturbed(due)
+        self._short_steps = 0
+        return due
 
     def finish_step(self, plan: StepPlan, result: StepResult, now: float) -> StepDone:
         """Everything the step brought, but nothing of those that closed during it."""

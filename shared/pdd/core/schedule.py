@@ -1,15 +1,17 @@
 """Composes a step: every speaking decode, one token each, then slices of extend and prefill under a budget of `chunk_tokens`.
 
 Extend and prefill are one thing: compute [computed, target). Those whose client waits for the next output come first, then those
-whose client another still serves, then who has read nothing yet; among equals, first come, first served. No slice leaves less than
-a quarter chunk behind: a tail is merged into the slice before it, so a step computes less than a chunk and a quarter beside its
-decodes. What others leave of a step is filled, down to a sixteenth: bench/tail_chunks shows why.
+whose client another still serves, the nearest to it first, then who has read nothing yet, first come, first served. No slice
+leaves less than a quarter chunk behind: a tail is merged into the slice before it, so a step computes less than a chunk and a
+quarter beside its decodes. What others leave of a step is filled, down to a sixteenth: bench/tail_chunks shows why.
 """
 
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from .steps import Sequence, Slice, StepPlan
+
+NEAR = 8  # ids behind RLD: a hand-over comes with its next token (policies/catch_up.py)
 
 
 class Due(NamedTuple):
@@ -28,9 +30,21 @@ class Due(NamedTuple):
         return self.speaks and self.tokens == 1
 
     @property
-    def rank(self) -> int:
-        """Lower goes first: handed over, shadowed, new."""
-        return 2 if self.sequence.outputs == 0 else 0 if self.speaks else 1
+    def rank(self) -> tuple[int, int]:
+        """Lower goes first: handed over; shadowed, who has least left first; new."""
+        if self.sequence.outputs == 0:
+            return 2, 0
+        return (0, 0) if self.speaks else (1, self.tokens)
+
+    @property
+    def at_handover(self) -> bool:
+        """Its client waits for a token of ours, or will in a step or two."""
+        return not self.decodes and (self.rank[0] == 0 or (self.rank[0] == 1 and self.tokens <= NEAR))
+
+
+def undisturbed(due: list[Due]) -> list[Due]:
+    """Of `due` what a step may hold while somebody is at a hand-over, so that it is short: decodes, and who is at one."""
+    return [one for one in due if one.decodes or one.at_handover]
 
 
 def slice_tokens(tokens: int, budget: int, chunk_tokens: int) -> int:

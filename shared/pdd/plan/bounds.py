@@ -7,7 +7,8 @@ after the longest patience; the next one has only other requests in its way, and
 from dataclasses import dataclass
 
 from ..core.timeouts import STALL_GROWTH
-from .house import Client, EngineSpec, House
+from .house import House
+from .house_parts import Client, EngineSpec
 from .laws import Laws, Violation
 
 PLANS_GROWING = 4  # the patience of a plan grows so often

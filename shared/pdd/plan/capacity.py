@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from ..sim.report import summarize
+from ..sim.report.summary import counted, spread
 from ..sim.scenario import Scenario, variant
+from .alone import alone_s
 from .fleet_of import fleet_of
 from .worth import Verdict, judge
 
@@ -36,7 +38,9 @@ def under(scenario: Scenario, load: float, seed: int, base: Path) -> Point:
     change = {"at_once": max(1, round(load))} if scenario.load.closed else {"rate_per_s": load}
     changed = variant(scenario, {"load": change})
     fleet = fleet_of(changed, seed)
-    found = summarize(fleet.run(base, drain_s=DRAIN_S))
+    run = fleet.run(base, drain_s=DRAIN_S)
+    found = summarize(run)
+    found["alone_s"] = spread(alone_s(record, fleet.plan) for record in counted(run) if not record.error)
     counts = {
         "replans": fleet.tally.by("pdd_replans_total", "reason"),
         "ended_on_relay": fleet.tally.by("pdd_ended_on_relay_total", "reason"),

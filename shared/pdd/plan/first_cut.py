@@ -36,6 +36,10 @@ class FirstCut:
     batch: int  # sequences that one decode worker may have at once within the promise
     demand: Demand
 
+    def __str__(self) -> str:
+        counts = f"P {self.prefills} : RLD {self.relays} : MD {self.mains}"
+        return f"{counts}, line {self.line_gbit_s:.3g} Gbit/s, {self.batch} decodes a worker"
+
 
 def first_cut(scenario: Scenario, found: Sequence[Sample]) -> FirstCut:
     """`found`: the load's requests, see `turns.samples`."""

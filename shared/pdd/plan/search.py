@@ -4,7 +4,7 @@ Each step changes one thing: a worker of one role, or the line by a quarter. Wha
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ SAMPLES = 3000
 RUNS_MOST = 24
 LINE_STEPS_GBIT_S = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 40, 100, 200, 400)
 LINE_FULL = 0.85
+PRECISION = 0.03  # of a rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,9 @@ class Size:
         }
         return variant(scenario, {"fleet": fleet, "line": {"gbit_s": self.line_gbit_s}})
 
+    def within(self, other: "Size") -> bool:
+        return all(mine <= theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True))
+
     def __str__(self) -> str:
         return f"P {self.prefills} : RLD {self.relays} : MD {self.mains}, {self.line_gbit_s:g} Gbit/s"
 
@@ -54,6 +58,12 @@ class Tried:
     @property
     def bcr(self) -> float:
         return self.point.rate_per_s / self.cost
+
+    def __str__(self) -> str:
+        verdict = self.point.verdict
+        waits = f"P90 {verdict.ttft_s:.1f} s to token and {verdict.tpot_s * 1000:.1f} ms per output"
+        judged = "kept" if self.kept else f"broken by {verdict.binds}"
+        return f"{self.size}: cost {self.cost:.2f}, {self.point.rate_per_s:.2f} requests/s, {waits}, BCR {self.bcr:.4f}, {judged}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +89,11 @@ def cheapest(scenario: Scenario, seed: int, base: Path, told: Told = _silent) ->
     search = _Search(scenario, seed, base, told)
     here = search.try_size(size)
     while not here.kept and search.runs_left:
-        here = search.try_size(_more(here, cut))
+        here = search.try_size(_more(here))
     binds = here.point.verdict.binds
     while here.kept and search.runs_left:
-        smaller = next((t for t in map(search.try_size, _less(here.size)) if t.kept or not search.runs_left), None)
+        less = (search.try_size(size) for size in _less(here.size) if not search.hopeless(size))
+        smaller = next((one for one in less if one.kept or not search.runs_left), None)
         if smaller is None or not smaller.kept:
             break
         here = smaller
@@ -92,20 +103,32 @@ def cheapest(scenario: Scenario, seed: int, base: Path, told: Told = _silent) ->
 
 
 def best_for_budget(scenario: Scenario, budget: float, seed: int, base: Path, told: Told = _silent) -> Plan:
-    """The most requests a second within the promise for `budget`, by shifting money between P and MD around the first cut's ratio."""
+    """The best BCR within the promise for `budget`: money shifted between P and MD around the first cut's ratio, with relays and without.
+
+    Whoever does not keep the promise under the load that would make it the best is out after that one run.
+    """
     cut = first_cut(scenario, samples(scenario.load, seed, base, SAMPLES))
     tried: list[Tried] = []
-    for share in (0.0, -0.15, 0.15, -0.3, 0.3):
-        size = _spent(scenario, cut, budget, share)
-        if size is None or any(size == one.size for one in tried):
-            continue
+    best: Tried | None = None  # of those that keep it
+    for size in dict.fromkeys(_sizes(scenario, cut, budget)):
         sized = size.of(scenario)
-        point = capacity(sized, seed, base, first=load_of(scenario), precision=0.05)
-        if point:
-            tried.append(Tried(size, cost(sized), point))
-            told(tried[-1])
-    best = max(tried, key=lambda one: one.bcr, default=None)
+        price = cost(sized)
+        first = best.point.load / best.cost * price * (1 + PRECISION) if best else load_of(scenario)
+        here = under(sized, first, seed, base)
+        if here.verdict.kept or not best:
+            here = capacity(sized, seed, base, first=first, precision=PRECISION, known=here) or here
+        tried.append(Tried(size, price, here))
+        told(tried[-1])
+        best = tried[-1] if tried[-1].kept else best
     return Plan(cut, tried, best, best.point.verdict.binds if best else "budget")
+
+
+def _sizes(scenario: Scenario, cut: FirstCut, budget: float) -> Iterator[Size]:
+    for relays in (0, cut.relays):
+        for share in (0.0, -0.15, 0.15, -0.3, 0.3):
+            size = _spent(scenario, replace(cut, relays=relays), budget, share)
+            if size:
+                yield size
 
 
 @dataclass(slots=True)
@@ -114,14 +137,15 @@ class _Search:
     seed: int
     base: Path
     told: Told
-    tried: list[Tried] = None  # type: ignore[assignment]
-
-    def __post_init__(self) -> None:
-        self.tried = []
+    tried: list[Tried] = field(default_factory=list)
 
     @property
     def runs_left(self) -> bool:
         return len(self.tried) < RUNS_MOST
+
+    def hopeless(self, size: Size) -> bool:
+        """No larger in anything than one that broke the promise."""
+        return any(not one.kept and size.within(one.size) for one in self.tried)
 
     def try_size(self, size: Size) -> Tried:
         known = next((one for one in self.tried if one.size == size), None)
@@ -134,7 +158,7 @@ class _Search:
         return one
 
 
-def _more(here: Tried, cut: FirstCut) -> Size:
+def _more(here: Tried) -> Size:
     """One step of what binds: decode for its pace, else the line where it is full, else prefill."""
     size, verdict, found = here.size, here.point.verdict, here.point.found
     if verdict.tpot_s > verdict.tpot_allowed_s:

@@ -20,7 +20,8 @@ from .bounds import Bounds
 from .coverage import Coverage
 from .entries import STORM_S, Act, ActOn, Ambush, Timed
 from .faults import Faults
-from .house import Client, House
+from .house import House
+from .house_parts import Client
 from .laws import Laws, Violation
 from .stages import Stage, stage
 from .story import request_in

@@ -5,17 +5,22 @@ Rows of one sequence that came together see each other from the fresh values, an
 is ever made. In the last layer only the rows that are asked for have a query.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
 from ...core.steps import Slice
 from .blocks import Part, attend_block, merge
+from .chunks import ChunkKernel, worth_it
 from .pages import KvPages, runs
 from .rows import RowKernel, Run, SeenRuns
 
+Kernel = TypeVar("Kernel", RowKernel, ChunkKernel)
+
+LONG_CHUNK = 256  # rows times the query heads of a KV head; fewer are quicker in one call
 SHORT_RUN = 128  # tokens; where runs are shorter on average, gathering them first is quicker than a call for each
 
 
@@ -62,7 +67,8 @@ class PagedAttention:
     def __init__(self, kv: KvPages, heads: int, threads: int = 1, *, kernel: bool = True) -> None:
         self.kv = kv
         self._heads = heads
-        self._kernel = _kernel(kv, threads) if kernel else None
+        self._kernel = _made(lambda: RowKernel(kv, threads)) if kernel else None
+        self._chunks = _made(ChunkKernel) if kernel and worth_it(kv, threads) else None
 
     # -- once in a step -----------------------------------------------------------------------------------------------
 
@@ -133,6 +139,8 @@ class PagedAttention:
     def _attend_rows(self, layer: int, query: Tensor, fresh: Tensor, span: Span) -> Tensor:
         """query [rows, kv_heads, group, head_dim], fresh [rows, 2 * kv_heads, head_dim] -> [rows, heads * head_dim]."""
         rows, kv_heads, group, head_dim = query.shape
+        if self._chunks is not None and rows * group >= LONG_CHUNK:
+            return self._chunks(query, fresh.transpose(0, 1), list(self._seen(layer, span)))
         query = query.permute(1, 2, 0, 3)
         keys, values = fresh.transpose(0, 1)[:, None].expand(-1, group, -1, -1).split(kv_heads)
         parts = [attend_block(query, keys, values, causal=True)]
@@ -146,17 +154,20 @@ class PagedAttention:
 
     def _attend_seen(self, layer: int, query: Tensor, span: Span) -> list[Part]:
         """query [kv_heads, 1, rows, head_dim] over all tokens that the span sees in pages."""
+        return [attend_block(query, keys, values) for keys, values in self._seen(layer, span)]
+
+    def _seen(self, layer: int, span: Span) -> Iterator[tuple[Tensor, Tensor]]:
+        """Keys and values [kv_heads, 1, tokens, head_dim] that the span sees in pages, valid until it is asked for others."""
         if span.gathered is not None:
-            return [attend_block(query, *self.kv.gather(layer, span.gathered))]
+            yield self.kv.gather(layer, span.gathered)
+            return
         keys, values = self.kv.layers[layer]
-        return [
-            attend_block(query, keys.narrow(2, low, high - low), values.narrow(2, low, high - low))
-            for low, high in span.runs
-        ]
+        for low, high in span.runs:
+            yield keys.narrow(2, low, high - low), values.narrow(2, low, high - low)
 
 
-def _kernel(kv: KvPages, threads: int) -> RowKernel | None:
+def _made(make: Callable[[], Kernel]) -> Kernel | None:
     try:
-        return RowKernel(kv, threads)
+        return make()
     except (ImportError, ValueError):
         return None

@@ -41,6 +41,18 @@ def _load(value):  # type: ignore[no-untyped-def]
     return lambda value: value
 
 
+@intrinsic  # type: ignore[untyped-decorator]
+def larger(typing, left, right):  # type: ignore[no-untyped-def]
+    """The larger of two, in a form that vectorizes as Python's own does not."""
+
+    def build(context, builder, signature, values):  # type: ignore[no-untyped-def]
+        kind = ir.FunctionType(ir.FloatType(), (ir.FloatType(), ir.FloatType()))
+        function = builder.module.declare_intrinsic("llvm.maxnum", (ir.FloatType(),), kind)
+        return builder.call(function, values, fastmath=("fast",))
+
+    return types.float32(types.float32, types.float32), build
+
+
 @njit(fastmath=True, inline="always")  # type: ignore[untyped-decorator]
 def exp(x):  # type: ignore[no-untyped-def]
     """Of x <= 0, to 2 units in the last place, in steps that vectorize (Cephes' expf)."""
@@ -69,20 +81,25 @@ def score(query, keys, scores):  # type: ignore[no-untyped-def]
 
 
 @compiled  # type: ignore[untyped-decorator]
-def weigh(scores, tokens, best, total, out):  # type: ignore[no-untyped-def]
-    """Scores become weights relative to the best so far; what was summed under a lower best shrinks (online softmax)."""
-    for g in range(scores.shape[0]):
-        before = best[g]
-        for token in range(tokens):
-            best[g] = max(best[g], scores[g, token])
+def weigh(scores, first, group, best, total, out):  # type: ignore[no-untyped-def]
+    """Row r sees `first + r // group` tokens. Their scores become weights relative to the best so far, the others' become 0;
+
+    what was summed under a lower best shrinks (online softmax).
+    """
+    for r in range(scores.shape[0]):
+        row, seen = scores[r], min(first + r // group, scores.shape[1])
+        before = top = best[r]
+        for token in range(seen):
+            top = larger(top, row[token])
         fresh = np.float32(0)
-        for token in range(tokens):
-            scores[g, token] = exp(scores[g, token] - best[g])
-            fresh += scores[g, token]
-        shrink = exp(before - best[g])
-        total[g] = total[g] * shrink + fresh
+        for token in range(seen):
+            row[token] = exp(row[token] - top)
+            fresh += row[token]
+        row[seen:] = np.float32(0)
+        shrink = exp(before - top)
+        best[r], total[r] = top, total[r] * shrink + fresh
         for d in range(out.shape[1]):
-            out[g, d] *= shrink
+            out[r, d] *= shrink
 
 
 @compiled  # type: ignore[untyped-decorator]
@@ -112,7 +129,7 @@ def attend_rows(query, keys, values, first_run, runs, scale, out, begin, end):  
                 for low in range(runs[run, 0], runs[run, 1], BLOCK):
                     high = min(low + BLOCK, runs[run, 1])
                     score(scaled, keys[head, low:high], scores)
-                    weigh(scores, high - low, best, total, answer)
+                    weigh(scores, high - low, group, best, total, answer)
                     add(scores, values[head, low:high], answer)
             for g in range(group):
                 answer[g] /= total[g]

@@ -104,7 +104,10 @@ def _constrain(adjusted: Tensor, raw: Tensor, allowed: Tensor) -> Tensor:
 
 def _pick(logits: Tensor, sampling: Sampling, chance: float) -> int:
     """Inverse CDF in the order of ids, so that noise in the last bits moves each border by as little."""
-    scaled = (logits.double() - logits.max()) / sampling.temperature
+    best = logits.max()
+    if not best.isfinite():  # a penalty's infinity, a model's NaN, nothing that is allowed: there is no distribution
+        return int(logits.argmax())
+    scaled = (logits.double() - best) / sampling.temperature
     weights = scaled.exp()  # relative to the best token's
     weights[weights < sampling.min_p] = 0
     if 0 < sampling.top_k < len(weights):

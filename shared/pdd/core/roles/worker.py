@@ -1,26 +1,19 @@
-"""What P, RLD and MD have in common: commands, leases, beats, tombstones, asked-again outputs, the cache's change events.
+"""What P, RLD and MD have in common: the machine and its rows, beats, asked-again outputs, the cache's change events.
 
 A role adds its phases and its `ROWS`: (phase, event type) -> method name. A row that is missing for a peer's message drops and
 counts it; for the worker's own engine or link it raises IllegalEvent and changes nothing. Late results for requests that are
 gone are dropped: closing is always answered by silence.
+
+What it holds for routers, and how long, is keeping.py's.
 """
 
 from collections.abc import Callable
 from enum import Enum
 from hashlib import blake2b
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar
 
 from ..blocks import pack
-from ..effects import (
-    Broadcast,
-    CloseSequence,
-    Count,
-    Effect,
-    Gauge,
-    OpenSequence,
-    Send,
-    Span,
-)
+from ..effects import Broadcast, Effect, Gauge, Send, Span
 from ..errors import IllegalEvent
 from ..events import (
     DrainWanted,
@@ -43,21 +36,16 @@ from ..events import (
     TimerFired,
     TransferFailed,
 )
-from ..ids import BlockHash, Epoch, Peer, RequestId, TransferId
+from ..ids import BlockHash, Peer, TransferId
 from ..messages import (
-    Accepted,
     Ask,
     Assignment,
     Beat,
     BlocksChanged,
-    EngineLoad,
     HeldRequest,
     LineLease,
     LineState,
-    Message,
-    Refused,
     Release,
-    Released,
     Renew,
     Snapshot,
     SnapshotWanted,
@@ -67,35 +55,27 @@ from ..messages import (
 )
 from ..timeouts import TimeOuts
 from .held import Computed, Held, Wrote
+from .keeping import H, Keeper
 from .lessee import Lessee
 
-H = TypeVar("H", bound=Held)
 
-
-class Worker(Generic[H]):
-    """Base of the three engine roles. `held` is the truth about what this worker owes anybody."""
+class Worker(Keeper[H]):
+    """Base of the three engine roles."""
 
     OPENING: ClassVar[Enum]
     ROWS: ClassVar[dict[tuple[Enum, type], str]]
     COMMAND: ClassVar[type[Assignment]]
 
     def __init__(self, me: Peer, card: WorkerCard, timeouts: TimeOuts, secret_seed: bytes) -> None:
-        self.me, self.card, self.timeouts = me, card, timeouts
+        super().__init__(me, card, timeouts)
         self._secret_seed = secret_seed
-        self.held: dict[RequestId, H] = {}
         self.by_transfer: dict[TransferId, H] = {}
-        self.tombstones: dict[RequestId, tuple[Epoch, float]] = {}
         self.blocks: dict[BlockHash, None] = {}
         self.lines: dict[str, LineState] = {}
         self.lessee = Lessee()
-        self.load = EngineLoad()
-        self.draining = False
-        self.now = 0.0
         self._changes = 0
-        self._beats = 0
         self._next_beat = 0.0
         self._next_tick = 0.0
-        self._effects: list[Effect] = []
         self._frames: dict[Peer, list[Written]] = {}
 
     # -- the machine --------------------------------------------------------------------------------------------------
@@ -148,11 +128,7 @@ class Worker(Generic[H]):
             case _:
                 raise IllegalEvent(f"{type(event).__name__} at {self.me}")
 
-    def emit(self, effect: Effect) -> None:
-        self._effects.append(effect)
-
-    def send(self, held: Held, to: Peer, message: Message) -> None:
-        self.emit(Send(to, message, held.command.traceparent))
+    # -- what a role has to work with ---------------------------------------------------------------------------------
 
     def speak(self, to: Peer | None, written: Written) -> None:
         """Outputs leave in one frame per destination and event, so per engine step."""
@@ -182,16 +158,8 @@ class Worker(Generic[H]):
     def secret_for(self, transfer: TransferId) -> bytes:
         return blake2b(transfer.encode(), key=self._secret_seed, digest_size=16).digest()
 
-    # -- what a role may add ------------------------------------------------------------------------------------------
-
-    def make(self, command: Assignment, router: Peer) -> H:
-        raise NotImplementedError
-
     def work(self, held: H) -> None:
         """Called each tick: repeats and waits."""
-
-    def let_go(self, held: H) -> None:
-        """Free what the role took beyond the engine sequence. Comes before CloseSequence."""
 
     # -- rows ---------------------------------------------------------------------------------------------------------
 
@@ -216,9 +184,6 @@ class Worker(Generic[H]):
             return self.drop("unfit")
         action: Callable[[H, Peer, Any], None] = getattr(self, name)
         action(held, sender, message)
-
-    def drop(self, reason: str) -> None:
-        self.emit(Count("pdd_messages_dropped_total", (("reason", reason),)))
 
     def late(self, held: H, *event: object) -> None:
         """A row for what lost its race: nothing to do."""
@@ -249,85 +214,6 @@ class Worker(Generic[H]):
                 self._peer(heard.sender, message)
             case _:
                 self.drop("unfit")
-
-    def _assign(self, router: Peer, command: Assignment) -> None:
-        held = self.held.get(command.request)
-        if held and held.epoch == command.epoch:
-            if held.accepted:
-                self._accept(held)
-            return
-        ended = self.tombstones.get(command.request)
-        if (held and command.epoch < held.epoch) or (ended and command.epoch <= ended[0]):
-            return self.drop("late_command")
-        if self.draining or (command.warm_up and not self._idles):
-            reason = "draining" if self.draining else "no room for a warm-up"
-            return self.emit(Send(router, Refused(command.request, command.epoch, reason)))
-        if held:
-            self.forget(held)  # its whole pages stay in the cache, where the new epoch finds them
-        if len(self.held) >= self.card.max_sequences:
-            self.give_up_warm_up()
-        held = self.held[command.request] = self.make(command, router)
-        held.out = list(command.ids[command.prompt_len :])
-        held.phase_at = self.now
-        self.emit(
-            OpenSequence(
-                held.key,
-                command.ids,
-                command.prompt_len,
-                command.sampling,
-                command.cache_salt,
-                compute_last=command.cast.prefill in (None, self.me),
-            )
-        )
-
-    def _accept(self, held: H) -> None:
-        held.accepted = True
-        self.send(held, held.router, Accepted(held.request, held.epoch, held.have, self._beats))
-
-    def refuse(self, held: H, reason: str) -> None:
-        """A repeated command gets the same answer, or a better one; one of an older epoch starts nothing."""
-        self.send(held, held.router, Refused(held.request, held.epoch, reason))
-        self.forget(held)
-        self._bury(held.request, Epoch(held.epoch - 1))
-
-    @property
-    def _idles(self) -> bool:
-        """Half of everything is free."""
-        return 2 * len(self.held) < self.card.max_sequences and 2 * self.load.free_pages >= self.load.total_pages
-
-    def give_up_warm_up(self) -> None:
-        """The youngest: somebody who is waited for needs its place. A repeated command does not begin it again."""
-        held = next((held for held in reversed(self.held.values()) if held.command.warm_up), None)
-        if held:
-            self.refuse(held, "its place is needed")
-            self._bury(held.request, held.epoch)
-
-    def forget(self, held: H) -> None:
-        self.let_go(held)
-        self.emit(CloseSequence(held.key))
-        del self.held[held.request]
-
-    def _bury(self, request: RequestId, epoch: Epoch) -> None:
-        old = self.tombstones.get(request, (Epoch(0), 0.0))[0]
-        self.tombstones[request] = (max(old, epoch), self.now + self.timeouts.tombstone_s)
-
-    def _release(self, sender: Peer, message: Release) -> None:
-        held = self.held.get(message.request)
-        if held and held.epoch <= message.epoch:
-            self.forget(held)
-        self._bury(message.request, message.epoch)
-        self.emit(Send(sender, Released(message.request, message.epoch)))
-
-    def _renew(self, router: Peer, epochs: dict[RequestId, Epoch]) -> None:
-        for request, epoch in epochs.items():
-            held = self.held.get(request)
-            if held is None or held.router.name != router.name:
-                continue
-            if epoch == held.epoch:
-                held.renewed_at = self.now
-            elif epoch == 0 or epoch > held.epoch:
-                self.forget(held)
-                self._bury(request, held.epoch)
 
     def _ask(self, sender: Peer, message: Ask) -> None:
         held = self.held.get(message.request)
@@ -367,9 +253,7 @@ class Worker(Generic[H]):
     def _tick(self) -> None:
         for held in list(self.held.values()):
             if self.now - held.renewed_at > self.timeouts.lease_s:
-                self.emit(Count("pdd_leases_expired_total"))
-                self.forget(held)
-                self._bury(held.request, held.epoch)
+                self._lease_ended(held)
             else:
                 self.work(held)
         for request in [r for r, (_, until) in self.tombstones.items() if self.now > until]:
