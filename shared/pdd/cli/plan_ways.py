@@ -30,6 +30,7 @@ HITS = [i / 200 for i in range(200)] + [0.995]
 CACHED_PRICES = (0.10, 0.25)
 CACHES_TOKENS = [2.0**n * 1e5 for n in range(14)]
 CURVE_SAMPLES = 4000
+WIDE = 180  # columns
 T = TypeVar("T")
 
 
@@ -76,13 +77,26 @@ def compare(work: Work, wanted: Sequence[str], precision: float, *, fixed: bool)
     }
     rows = list(work.all(runs).values())
     unit = "sessions at once" if scenario.load.closed else "requests/s" if scenario.load.hits else "sessions/s"
-    table = Table(*comparing.HEAD, title=f"{scenario.name}, seed {seed}, {load_of(scenario):g} {unit}")
     found = comparing.lines(scenario, rows)
-    for line in found:
-        table.add_row(*line)
-    console.print(table)
+    console.print(f"{scenario.name}, seed {seed}, {load_of(scenario):g} {unit}")
+    _tell_rows(found)
     work.write("compare.json", comparing.as_data(rows))
     work.write("compare.md", comparing.markdown(found))
+
+
+def _tell_rows(found: Sequence[Sequence[str]]) -> None:
+    """A table where the terminal has room for it, else one figure below the other."""
+    if console.width >= WIDE:
+        table = Table(*comparing.HEAD)
+        for line in found:
+            table.add_row(*line)
+        console.print(table)
+        return
+    for name, *cells in found:
+        console.print(name)
+        for what, cell in zip(comparing.HEAD[1:], cells, strict=True):
+            if cell != "-":
+                console.print(f"    {what:24} {cell}")
 
 
 def lines(work: Work, wanted: Sequence[str]) -> None:

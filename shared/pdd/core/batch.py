@@ -199,7 +199,7 @@ class Batch:
         return plan
 
     def _let_pass(self, due: list[Due]) -> list[Due]:
-        """A hand-over has the step for itself; where they come one upon another, all others every few steps."""
+        """A hand-over has the step for itself; where they come one upon another, every few steps nobody is kept out."""
         if self._short_steps < SHORT_STEPS and any(one.at_handover for one in due):
             self._short_steps += 1
             return undisturbed(due)

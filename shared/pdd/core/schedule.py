@@ -1,9 +1,10 @@
 """Composes a step: every speaking decode, one token each, then slices of extend and prefill under a budget of `chunk_tokens`.
 
 Extend and prefill are one thing: compute [computed, target). Those whose client waits for the next output come first, then those
-whose client another still serves, the nearest to it first, then who has read nothing yet, first come, first served. No slice
-leaves less than a quarter chunk behind: a tail is merged into the slice before it, so a step computes less than a chunk and a
-quarter beside its decodes. What others leave of a step is filled, down to a sixteenth: bench/tail_chunks shows why.
+whose client another still serves, the nearest to its hand-over first, then who has read nothing yet, first come, first served. No
+slice leaves less than a quarter chunk behind: a tail is merged into the slice before it, so a step computes less than a chunk and a
+quarter beside its decodes. What others leave of a step is filled, down to a sixteenth: bench/tail_chunks shows why. While somebody
+is at a hand-over, most steps are composed without the others: `undisturbed`, and docs/decisions/a-step-for-the-hand-over.md.
 """
 
 from collections.abc import Iterable
