@@ -1,8 +1,6 @@
 """The router's HTTP contract, one answer at a time: shapes, names, and what the machine is asked."""
 
 import asyncio
-import itertools
-import time
 
 import httpx
 import pytest
@@ -251,13 +249,12 @@ async def test_texts_become_ids_and_come_back(text):
 @in_loop
 async def test_a_long_text_is_encoded_while_others_are_served(text):
     encoding = asyncio.ensure_future(encode(text, "a naïve fox " * 30_000, special=False, max_context=10**9))
-    turns = [time.perf_counter()]
+    turns = 0
     while not encoding.done():
         await asyncio.sleep(0)
-        turns.append(time.perf_counter())
+        turns += 1
     assert len(await encoding) > 200_000
-    longest = max(after - before for before, after in itertools.pairwise(turns))
-    assert longest < (turns[-1] - turns[0]) / 2, "the tokenizer holds the interpreter's lock"
+    assert turns > 100, "the tokenizer holds the interpreter's lock"
 
 
 @in_loop

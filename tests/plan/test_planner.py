@@ -211,6 +211,8 @@ def test_the_cheapest_fleet_keeps_the_promise_and_nothing_smaller_that_was_tried
 def test_one_question_is_asked_at_a_time() -> None:
     said = CliRunner().invoke(app, ["plan", str(SCENARIOS / "fifth.toml"), "--surge", "--bathtub"])
     assert said.exit_code == 1 and "one question at a time: --bathtub or --surge" in said.output
+    said = CliRunner().invoke(app, ["plan", str(SCENARIOS / "fifth.toml"), "--surge", "--budget", "9"])
+    assert said.exit_code == 1 and "not with --surge" in said.output
 
 
 def test_a_budget_is_not_overspent() -> None:

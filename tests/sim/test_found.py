@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from pdd.core import messages as msg
 from pdd.core.effects import OpenSequence
 from pdd.core.events import Heard, SequenceRefused, StepDone
@@ -50,6 +52,20 @@ def test_relays_that_come_to_their_bound_in_one_step_find_the_place_full() -> No
     step = StepDone(written=tuple(msg.Written(name, Epoch(1), 1, (4,)) for name in names))
     machine.handle(step, 1.1)
     assert machine.held[names[0]].phase is Pen.PAUSED
+
+
+@pytest.mark.parametrize("seconds", [4.0, 8.0])
+def test_a_router_that_stood_still_loses_nobody_whose_beats_wait_for_it(seconds: float) -> None:
+    """It looked at who was silent after the first beat it took, and planned every request anew."""
+    house = House(HouseSpec())
+    house.run(1.2)
+    client = house.submit(prompt(100), 700)
+    house.run(1.0)
+    assert 0 < len(client.ids) < 100
+    house.processes["router"].node.paused_until = house.world.now() + seconds
+    assert house.settle()
+    assert client.ids == house.baseline(client)
+    assert client.complete and client.complete.report.epochs == 1
 
 
 def test_a_worker_promises_no_longer_context_than_its_pages_hold() -> None:

@@ -14,7 +14,9 @@ from llguidance import LLMatcher, LLTokenizer
 from .grammar import SILENT, limits
 
 MOST_CPU_S = 0.25  # every speaker compiles it again, between two steps of its batch
-PATIENCE_S = 5.0  # for a machine that has other things to do
+PATIENCE_S = (
+    20.0  # for a machine that has other things to do: what never ends has used up its processor time long before
+)
 MOST_BYTES = 1 << 30
 TOO_LARGE = "it takes too long to compile; ask for less"
 

@@ -64,6 +64,8 @@ def plan(
     try:
         if len(asked) > 1:
             raise ScenarioError(f"one question at a time: {' or '.join(asked)}")
+        if asked and budget is not None:
+            raise ScenarioError(f"--budget looks for a fleet by itself: not with {' or '.join(asked)}")
         found = _changed(read_scenario(scenario), trace, rate, duration)
         (answer,) = asked.values() or [partial(ways.search, budget=budget)]
         answer(ways.Work(found, scenario.parent, seed, jobs, report))

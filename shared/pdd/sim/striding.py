@@ -12,7 +12,9 @@ from ..core.steps import StepPlan
 
 class StridingBatch(Batch):
     def reserve(self, steps: int) -> bool:
-        """Pages for so many steps of the plan under way. False, and nothing taken, where they would have to be taken from others."""
+        """Pages for so many steps of the plan under way, from the cache's too, as the steps would. False, and nothing taken, where
+        they would have to be taken from other sequences.
+        """
         wanted = []
         for member in self._running:
             lease = member.lease
@@ -20,7 +22,7 @@ class StridingBatch(Batch):
             more = self.pool.pages_for(len(member.sequence.ids) + steps - 1) - len(lease.pages)
             if more > 0:
                 wanted.append((lease, more))
-        if sum(more for _, more in wanted) > self.pool.free:
+        if sum(more for _, more in wanted) > self.pool.available:
             return False
         return all(self.pool.allocate(lease, more) for lease, more in wanted)
 

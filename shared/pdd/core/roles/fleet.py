@@ -38,6 +38,11 @@ class Fleet:
         seen.lines = {line.site: line for line in beat.lines}
         return True
 
+    def forgive(self, seconds: float, now: float) -> None:
+        """So long beats may have waited unheard."""
+        for seen in self.workers.values():
+            seen.seen_at = min(now, seen.seen_at + seconds)
+
     def lost(self, peer: Peer, now: float) -> bool:
         seen = self.workers.get(peer.name)
         return seen is None or seen.peer != peer or now - seen.seen_at > self.suspect_s

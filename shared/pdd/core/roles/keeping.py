@@ -1,6 +1,7 @@
 """What a worker holds for routers: taken by a command, kept by renewals, given back by a release, a refusal or a lease's end.
 
-Whatever was given back leaves a tombstone: no late command begins it again. After a refusal the same command may.
+Whatever was given back leaves a tombstone: no late command begins it again. After a refusal the same command may, but not for a
+warm-up that gave its place up.
 """
 
 from typing import Generic, TypeVar

@@ -70,6 +70,7 @@ class Router(Watcher):
             case _:
                 raise IllegalEvent(f"{type(event).__name__} at {self.me}")
         if now >= self._next_tick:
+            self._stood_still(now - self._next_tick)
             self._next_tick = now + self.timeouts.tick_s
             self._tick()
         return self._effects

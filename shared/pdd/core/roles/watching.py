@@ -63,6 +63,14 @@ class Watcher(Finisher):
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
+    def _stood_still(self, seconds: float) -> None:
+        """This process was stopped for so long: what others said meanwhile waits unheard, so nobody is lost by that alone."""
+        if seconds < self.timeouts.beat_s:
+            return
+        self.fleet.forgive(seconds, self.now)
+        for course in self.courses.values():
+            course.progress_at = min(self.now, course.progress_at + seconds)
+
     def _tick(self) -> None:
         for course in list(self.courses.values()):
             match course.phase:
