@@ -20,8 +20,9 @@ class Handed:
     """One request, by the router's own clock."""
 
     policy: str
-    stretch: float  # largest gap over median gap, from the second token on
-    fence_stretch: float
+    usual_s: float  # the median gap, from the second token on
+    largest_s: float
+    fence_s: float
     relayed: int
 
 
@@ -31,8 +32,7 @@ def handed(policy: str, told: dict[str, Any]) -> Handed | None:
     if not fence:
         return None
     gaps = [b - a for a, b in pairwise(at[1:])]
-    usual = max(median(gaps), 1e-4)
-    return Handed(policy, max(gaps) / usual, (at[fence] - at[fence - 1]) / usual, fence - 1)
+    return Handed(policy, median(gaps), max(gaps), at[fence] - at[fence - 1], fence - 1)
 
 
 async def at_once(deployment: Deployment, count: int, seed: int) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ async def at_once(deployment: Deployment, count: int, seed: int) -> list[dict[st
 
 def measure(policies: tuple[str, ...], rounds: int, count: int) -> list[Handed]:
     found = []
-    with deployed(Engine.TORCH, Line(16.0, 10.0), CHUNK_TOKENS="32") as deployment:
+    with deployed(Engine.TORCH, Line(64.0, 10.0), CHUNK_TOKENS="32") as deployment:
         for i in range(rounds):
             for policy in policies:
                 with_policy(deployment, policy)
