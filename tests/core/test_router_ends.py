@@ -116,6 +116,19 @@ def test_the_guard_withholds_cuts_and_lets_main_decode_learn() -> None:
     assert {P1, M1} <= set(receivers(rig.effects, msg.Release))
 
 
+@pytest.mark.parametrize("drains_first", [True, False])
+def test_a_router_that_drains_waits_for_nothing_that_main_decode_would_only_learn(drains_first: bool) -> None:
+    rig = cutting(cap=0.0)
+    if drains_first:
+        rig.do(DrainWanted())
+    rig.hear(R1, frame(1, 30))
+    if not drains_first:
+        assert rig.router.courses
+        rig.do(DrainWanted())
+    assert not rig.router.courses and {P1, R1, M1} <= set(receivers(rig.effects, msg.Release))
+    assert [type(end) for end in rig.ends()] == [Complete]
+
+
 # -- refusals ----------------------------------------------------------------------------------------------------------
 
 

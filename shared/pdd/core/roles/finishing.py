@@ -21,7 +21,7 @@ class Finisher(Planner):
         learning, effects = self.cuts.served(course, speaker)
         for effect in effects:
             self.emit(effect)
-        if learning:
+        if learning and not self.draining:
             self._let_main_learn(course)
         elif speaker is not Role.RELAY or not self._warms_up(course):
             return self._end(course, finish.reason)

@@ -65,7 +65,7 @@ class Router(Watcher):
                     self._end(course, reason)
             case DrainWanted():
                 self.draining = True
-                for course in [one for one in self.courses.values() if one.warm_up]:
+                for course in [one for one in self.courses.values() if one.phase is Phase.LEARNING]:
                     self._end_learning(course)
             case _:
                 raise IllegalEvent(f"{type(event).__name__} at {self.me}")
