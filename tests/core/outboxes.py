@@ -43,7 +43,7 @@ class Box(Outbox):
     def next(self, lane: Lane, now: float) -> Frame | ChunkDue | None:
         due = super().next(lane, now)
         if isinstance(due, ChunkDue):
-            self.crossing(due, (due.stop - due.start) * PER_TOKEN)
+            self.crossing(lane, due, (due.stop - due.start) * PER_TOKEN)
         return due
 
     def drain(self, now: float = 0.0, lane: int = BULK) -> list[Frame | ChunkDue]:

@@ -18,12 +18,9 @@ from pdd.core.pace import (
 )
 
 
-def feed(capacity: Capacity, rate: float, seconds: float, began: float = 0.0, step: float = 0.05) -> float:
-    now = began
-    while now < began + seconds:
-        now += step
-        capacity.delivered(int(rate * step), now)
-    return now
+def feed(capacity: Capacity, rate: float, seconds: float, step: float = 0.05) -> None:
+    for _ in range(round(seconds / step)):
+        capacity.carried(int(rate * step), step)
 
 
 def pace_on(rate: float) -> Pace:
@@ -45,37 +42,44 @@ def test_a_busy_line_shows_its_capacity() -> None:
     assert capacity.bytes_per_s == pytest.approx(5e6, rel=0.01)
 
 
-def test_a_stretch_with_a_pause_in_it_does_not_count() -> None:
+def test_a_few_large_lumps_are_no_measure() -> None:
     capacity = Capacity()
-    now = 0.0
-    for _ in range(50):
-        now = feed(capacity, 5e6, STRETCH_S / 2, now)
-        capacity.idle()
+    capacity.carried(1_000_000, 0.01)  # it had been on its way for long, and was counted at once
+    feed(capacity, 1e5, 10 * STRETCH_S)
+    assert capacity.bytes_per_s == 0
+    feed(capacity, 1e6, 20 * STRETCH_S)
+    assert capacity.bytes_per_s == pytest.approx(1e6, rel=0.01)
+
+
+def test_a_line_that_is_known_only_under_a_pace_is_not_known() -> None:
+    capacity = Capacity()
+    capacity.paced_at = 1e6
+    feed(capacity, 1e6, 3 * STRETCH_S)
     assert capacity.bytes_per_s == 0
 
 
 def test_our_own_pace_never_lowers_the_capacity_however_long_it_lasts() -> None:
     capacity = Capacity()
-    now = feed(capacity, 5e6, 2.0)
+    feed(capacity, 5e6, 2.0)
     for _ in range(10):
         capacity.paced_at = 0.8 * capacity.bytes_per_s
-        now = feed(capacity, capacity.paced_at, KEPT * STRETCH_S, now)
+        feed(capacity, capacity.paced_at, KEPT * STRETCH_S)
     assert capacity.bytes_per_s == pytest.approx(5e6, rel=0.01)
 
 
 @pytest.mark.parametrize("paced_at", [math.inf, 4e6])
 def test_a_line_that_became_slower_than_our_pace_is_noticed(paced_at: float) -> None:
     capacity = Capacity()
-    now = feed(capacity, 5e6, 2.0)
+    feed(capacity, 5e6, 2.0)
     capacity.paced_at = paced_at
-    feed(capacity, 1e6, (KEPT + 2) * STRETCH_S, now)
+    feed(capacity, 1e6, (KEPT + 2) * STRETCH_S)
     assert capacity.bytes_per_s == pytest.approx(1e6, rel=0.05)
 
 
 def test_a_line_that_became_faster_is_noticed_at_once() -> None:
     capacity = Capacity()
-    now = feed(capacity, 5e6, 2.0)
-    feed(capacity, 9e6, 3 * STRETCH_S, now)
+    feed(capacity, 5e6, 2.0)
+    feed(capacity, 9e6, 3 * STRETCH_S)
     assert capacity.bytes_per_s == pytest.approx(9e6, rel=0.05)
 
 
@@ -143,8 +147,19 @@ def test_bulk_leaves_no_faster_than_the_limit() -> None:
     pace, now, left = pace_on(5e6), 0.0, 0
     pace.lease(1e6, 1e6, until=100.0)
     while now < 10.0:
-        if now >= pace.next_at:
+        if not pace.opens_in_s(now):
             pace.sent(100_000, now)
             left += 100_000
         now += 0.01
     assert left == pytest.approx(1e7, rel=0.03)
+
+
+def test_a_pace_that_rises_shortens_what_a_slower_one_made_wait() -> None:
+    pace = pace_on(5e6)
+    pace.lease(1e4, 1e4, until=100.0)
+    pace.sent(100_000, 0.0)
+    assert pace.opens_in_s(1.0) == pytest.approx(9.0)
+    pace.lease(1e6, 1e6, until=100.0)
+    assert pace.opens_in_s(1.0) == pytest.approx(0.09)
+    pace.lease(math.inf, math.inf, until=100.0)
+    assert pace.opens_in_s(1.0) == 0

@@ -120,7 +120,7 @@ class MemoryLane:
             self.line.tell(self.line.outbox.fail(due.transfer, due.attempt, "sequence_closed"))
             return None
         payload = chunk.data.cast("B")
-        self.line.outbox.crossing(due, payload.nbytes)
+        self.line.outbox.crossing(self.lane, due, payload.nbytes)
         return Parcel(due.frame(wire_shape(chunk.shape), [payload]), payload)
 
     def answered(self, frame: Frame) -> None:

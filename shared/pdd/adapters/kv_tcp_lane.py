@@ -152,7 +152,7 @@ class LaneWorker:
             due, parts = replace(due, codec=""), [chunk.data.cast("B")]
         lent = due.codec and self._means.codecs[due.codec].done
         with self._changed:
-            self._outbox.crossing(due, chunk.data.nbytes if lent else sum(part.nbytes for part in parts))
+            self._outbox.crossing(self._lane, due, chunk.data.nbytes if lent else sum(part.nbytes for part in parts))
         stream.send(due.frame(wire_shape(chunk.shape), parts), parts)
 
     def _packed(self, due: ChunkDue, chunk: KvChunk) -> list[memoryview]:
@@ -278,6 +278,5 @@ class LaneWorker:
         before, self._fare = self._fare, seen
         if before:
             link = self._outbox.link
-            link.on_delivered(seen.delivered - before.delivered, now)
             link.on_segments(seen.segments - before.segments, seen.again - before.again)
             link.on_loaded_round_trip(seen.rtt_s, now)

@@ -61,11 +61,15 @@ class Line:
             self.outbox.cancel(transfer)
             self._wake()
 
+    @property
+    def carrying(self) -> int:
+        """Bulk connections with KV under way."""
+        return sum(bool(lane.sent.payload_bytes) for lane in self.outbox.lanes if not lane.small)
+
     def keep_pace(self, bytes_per_s: float) -> None:
-        """All bulk lanes together no faster than this."""
-        streams = len(self._workers) - 1
+        """Each bulk connection no faster than this."""
         for worker in self._workers:
-            worker.keep_pace(bytes_per_s / streams)
+            worker.keep_pace(bytes_per_s)
 
     def _wake(self) -> None:
         for worker in self._workers:

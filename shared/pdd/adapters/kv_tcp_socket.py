@@ -18,7 +18,8 @@ NOT_SENT_BYTES = 128 << 10  # what may wait in the kernel: little, so that a sma
 KEEPALIVE_PROBES = 3
 UNPACED = (1 << 64) - 1
 SO_MAX_PACING_RATE = 47  # Linux; Python has no name for it
-TCP_INFO_BYTES = 196  # up to tcpi_delivered
+SEGMENTS, STEP_S = 2, 0.05  # the kernel sends so many at once and then waits, whatever pace it is told meanwhile
+TCP_INFO_BYTES = 160  # up to tcpi_data_segs_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +38,9 @@ class TcpOptions(LineSettings):
 
 
 class Fare(NamedTuple):
-    """How a connection fares, as the kernel says: smoothed round trip; since it began, bytes that have arrived (in whole segments,
-    in whatever order), segments sent, and sent again.
-    """
+    """How a connection fares, as the kernel says: smoothed round trip; since it began, segments sent, and sent again."""
 
     rtt_s: float
-    delivered: int
     segments: int
     again: int
 
@@ -155,9 +153,10 @@ def tune(connection: socket.socket, options: TcpOptions) -> None:
 
 
 def pace(connection: socket.socket, bytes_per_s: float) -> None:
-    """No faster than this; infinite: as TCP likes."""
-    rate = UNPACED if math.isinf(bytes_per_s) else max(1, int(bytes_per_s))
+    """No faster than this; infinite, or finer than the kernel can: as TCP likes. The outbox's own pace holds anyway."""
     with contextlib.suppress(OSError):
+        step = SEGMENTS * connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
+        rate = UNPACED if math.isinf(bytes_per_s) or bytes_per_s * STEP_S < step else int(bytes_per_s)
         connection.setsockopt(socket.SOL_SOCKET, SO_MAX_PACING_RATE, struct.pack("@Q", rate))
 
 
@@ -172,10 +171,8 @@ def fare(connection: socket.socket) -> Fare | None:
         return None
     if len(info) < TCP_INFO_BYTES:
         return None
-    segment, rtt_us, again, segments, delivered = (
-        struct.unpack_from("@I", info, at)[0] for at in (16, 68, 100, 156, 192)
-    )
-    return Fare(rtt_us / 1e6, delivered * segment, segments, again)
+    rtt_us, again, segments = (struct.unpack_from("@I", info, at)[0] for at in (68, 100, 156))
+    return Fare(rtt_us / 1e6, segments, again)
 
 
 def _choose_congestion(connection: socket.socket, name: str) -> None:

@@ -1,13 +1,15 @@
-"""The most that a line has lately carried, from stretches in which it was busy throughout. What our own pace held back says nothing.
+"""The most that a line has lately carried, from stretches of its busy time. What our own pace held back says nothing.
 
-A mean is of no use to set a pace by: every pace below the line would lower the next. The best of the last stretches is.
+A mean is of no use to set a pace by: every pace below the line would lower the next. The best of the last stretches is. So a
+stretch must be long: what is counted comes in lumps, and the best is the one that the lumps have flattered most.
 """
 
 import math
 from collections import deque
 
-STRETCH_S = 0.4
-KEPT = 25  # stretches, of those that count
+STRETCH_S = 0.8
+LUMPS = 12  # a stretch has at least so many of its largest
+KEPT = 12  # stretches, of those that count
 NOT_HELD = 0.8  # slower than this part of our pace: it was the line that held us back
 
 
@@ -18,8 +20,10 @@ class Capacity:
         self.paced_at = math.inf
         self._stretch_s = stretch_s
         self._rates: deque[float] = deque(maxlen=KEPT)
-        self._since: float | None = None
-        self._bytes = 0
+        self._begin()
+
+    def _begin(self) -> None:
+        self._bytes, self._seconds, self._lump = 0, 0.0, 0
         self._pace = math.inf  # the lowest of this stretch
 
     @property
@@ -27,20 +31,15 @@ class Capacity:
         """0 until one stretch is over."""
         return max(self._rates, default=0.0)
 
-    def idle(self) -> None:
-        """Nothing is under way: the stretch that was begun does not count."""
-        self._since = None
-
-    def delivered(self, count: int, now: float) -> None:
-        """`count` bytes have arrived there since the last call; the line was busy all the time."""
-        if self._since is None:
-            self._since, self._bytes, self._pace = now, 0, self.paced_at
-            return
+    def carried(self, count: int, seconds: float) -> None:
+        """The line was busy so long, and no longer, with the last `count` bytes."""
         self._bytes += count
+        self._seconds += seconds
+        self._lump = max(self._lump, count)
         self._pace = min(self._pace, self.paced_at)
-        if now - self._since < self._stretch_s:
+        if self._seconds < self._stretch_s or self._bytes < LUMPS * self._lump:
             return
-        rate = self._bytes / (now - self._since)
-        if rate > self.bytes_per_s or self._pace == math.inf or rate < NOT_HELD * self._pace:
+        rate, held = self._bytes / self._seconds, self._pace < math.inf
+        if not held or 0 < self.bytes_per_s < rate or rate < NOT_HELD * self._pace:
             self._rates.append(rate)
-        self._since, self._bytes, self._pace = now, 0, self.paced_at
+        self._begin()

@@ -6,7 +6,7 @@ never more than the receiver gave credit for, so a cancelled transfer frees the 
 
 from .effects import OpenTransfer
 from .ids import TransferId
-from .lane import Lane
+from .lane import Lane, chunk_item
 from .leaving import ChunkDue, Leaving
 from .link import CHUNK_BYTES_MIN, CHUNK_BYTES_SMALL
 from .messages import Waiting
@@ -108,7 +108,8 @@ class Departures:
 
     def wait_s(self, now: float, longest_s: float) -> float:
         """After `next` gave None: so long until it is worth asking again, if nothing happens meanwhile."""
-        return min(max(self.pace.next_at - now, 0.001), longest_s) if self.pace.next_at > now else longest_s
+        opens_in_s = self.pace.opens_in_s(now)
+        return min(max(opens_in_s, 0.001), longest_s) if opens_in_s else longest_s
 
     def _choose(self, lane: Lane, now: float) -> Leaving | None:
         """Openings and closing frames at once; then the transfer whose turn it is, if the window and the pace are open."""
@@ -127,7 +128,7 @@ class Departures:
             return None
         rate = self.link.bytes_per_s(now)
         if not small:
-            if now < self.pace.next_at:
+            if self.pace.opens_in_s(now):
                 return None
             if starved := self._starved(ready, rate, now):
                 return starved
@@ -174,11 +175,11 @@ class Departures:
         return ChunkDue(transfer, attempt, leaving.effect.key, start, stop, codec)
 
     def _codec(self, now: float) -> str:
-        """Capacity counts bytes as they cross, where the kernel tells; else what was answered is taken for that."""
         return self.packing.choose(self.link.capacity.bytes_per_s or self.link.bytes_per_s(now), now)
 
-    def crossing(self, due: ChunkDue, packed_bytes: int) -> None:
+    def crossing(self, lane: Lane, due: ChunkDue, packed_bytes: int) -> None:
         """The chunk leaves in so many bytes."""
+        lane.sent.crossing(chunk_item(due), packed_bytes)
         self.packing.crossed(self._bytes(due.stop - due.start), packed_bytes)
         leaving = self._leaving.get(due.transfer)
         if leaving and leaving.attempt == due.attempt:

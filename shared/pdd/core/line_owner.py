@@ -40,6 +40,7 @@ class OwnedLine:
     senders: dict[Peer, Sender] = field(default_factory=dict)
     capacity: Capacity = field(default_factory=lambda: Capacity(STRETCH_S))
     small_since: float | None = None  # something small waits, at whichever sender
+    busy_since: float | None = None  # bulk waits, at whichever sender; counted up to here
 
     def bytes_per_s(self) -> float:
         """The best that was seen of all together, or of one; 0: nothing yet."""
@@ -83,17 +84,16 @@ class LineOwner:
             if gone and line.senders:
                 effects += self._lease(line, now)
             elif not line.senders:
-                line.capacity.idle()
-                line.small_since = None
+                line.busy_since = line.small_since = None
             if not line.senders and not line.capacity.bytes_per_s:
                 del self.lines[pair]
         return effects
 
     def _measure(self, line: OwnedLine, count: int, now: float) -> None:
-        if count >= 0 and any(sender.wants.bulk for sender in line.senders.values()):
-            line.capacity.delivered(count, now)
-        else:
-            line.capacity.idle()
+        busy = count >= 0 and any(sender.wants.bulk for sender in line.senders.values())
+        if busy and line.busy_since is not None:
+            line.capacity.carried(count, now - line.busy_since)
+        line.busy_since = now if busy else None
 
     # -- who gets how much --------------------------------------------------------------------------------------------
 
@@ -101,7 +101,9 @@ class LineOwner:
         wanted = {peer: sender.wants for peer, sender in line.senders.items()}
         rates = grants(wanted, line.bytes_per_s(), line.beside_small(now))
         waiting = [peer for peer, wants in wanted.items() if wants.bulk]
-        line.capacity.paced_at = sum(rates[peer] for peer in waiting) or math.inf
+        paced = sum(rates[peer] for peer in waiting)
+        known = line.capacity.bytes_per_s > 0  # else what leases let through is better than nothing
+        line.capacity.paced_at = paced if paced and known else math.inf
         share = line.bytes_per_s() / len(waiting) if len(waiting) > 1 else 0.0
         effects: list[Effect] = []
         for peer, sender in line.senders.items():

@@ -2,6 +2,7 @@
 
 The rate counts answered bytes over the seconds in which the line was the limit: from the earliest moment the first byte could
 have been answered, or from the last answer, to this answer. Waiting for prefill, or for a round trip, is not the line's time.
+Only the receiver's own answers count: what the kernel has acknowledged may stand in a proxy on the way (docs/decisions).
 """
 
 import math
@@ -35,10 +36,9 @@ class LinkEstimator:
         self.queued_bytes = 0  # offered and not answered
         self.small_bytes = 0  # the part of it that belongs to small transfers
         self.inflight_bytes = 0  # sent and not answered
-        self.delivered_bytes = 0  # ever, as they crossed where the kernel tells
+        self.delivered_bytes = 0  # ever, as they crossed
         self.rtt_s = 0.0
         self.capacity = Capacity()
-        self.kernel_tells = False  # what was delivered, better than answers to whole chunks do
         self._round_trips: deque[float] = deque(maxlen=ROUND_TRIPS_KEPT)
         self._bytes = self._seconds = 0.0  # faded sums
         self._answered_at = -math.inf
@@ -63,7 +63,10 @@ class LinkEstimator:
             self._busy_since = now
         self.inflight_bytes += count
 
-    def on_acked(self, count: int, sent_at: float, now: float, small: bool = False) -> None:
+    def on_acked(self, count: int, sent_at: float, now: float, small: bool = False, crossed: int | None = None) -> None:
+        """`crossed`: the bytes that were on the line for these `count`, where they were packed."""
+        crossed = count if crossed is None else crossed
+        self.delivered_bytes += crossed
         if not self.rtt_s or now - sent_at < self.rtt_s:
             self.on_round_trip(now - sent_at)  # an answer's delay bounds the round trip from above, and tells no more
         else:
@@ -71,19 +74,9 @@ class LinkEstimator:
             faded = math.exp(-span / MEMORY_S)
             self._bytes = self._bytes * faded + count
             self._seconds = self._seconds * faded + span
+            self.capacity.carried(crossed, span)
         self._answered_at = now
-        if not self.kernel_tells:
-            self._delivered(count, now)
         self.on_lost(count, small)
-
-    def on_delivered(self, count: int, now: float) -> None:
-        """The kernel has it acknowledged."""
-        self.kernel_tells = True
-        self._delivered(count, now)
-
-    def _delivered(self, count: int, now: float) -> None:
-        self.delivered_bytes += count
-        self.capacity.delivered(count, now)
 
     def on_lost(self, count: int, small: bool = False) -> None:
         """Sent bytes that will not be answered."""
@@ -96,8 +89,6 @@ class LinkEstimator:
 
     def _left(self, count: int) -> None:
         self.inflight_bytes -= count
-        if not self.inflight_bytes:
-            self.capacity.idle()
 
     def on_round_trip(self, seconds: float) -> None:
         """Measured while nothing was in flight, so that our own queue is not in it."""

@@ -14,7 +14,7 @@ DRAINING = 0.94  # while the line's queue is long: it gets shorter
 QUEUE_LONG = 0.25  # of the round trip, or QUEUE_LONG_S: a queue that small transfers would feel
 QUEUE_LONG_S = 0.01
 BURST_S = 0.01  # what was not used so long ago may still be used
-PROBE_EVERY_S, PROBE_S = 4.0, 0.5
+PROBE_EVERY_S, PROBE_S = 7.0, 0.9  # longer than a stretch of the capacity
 SHARE_S = 10.0  # how long an equal share holds after the last lease
 
 
@@ -25,7 +25,7 @@ class Pace:
         self.link, self._free = link, free
         self._lease = self._share = math.inf
         self._lease_until = -math.inf
-        self._next_at = -math.inf
+        self._ahead, self._ahead_at = 0.0, 0.0  # bytes that left before their time, and when that was reckoned
         self._draining = False
         self._paced_since = 0.0
         self._quiet_at = 0.0  # the last time that nothing small waited
@@ -71,13 +71,21 @@ class Pace:
         self._draining = self.link.queue_s(now) > (long / 2 if self._draining else long)
         return self._draining
 
-    @property
-    def next_at(self) -> float:
-        """No bulk before."""
-        return self._next_at
+    def opens_in_s(self, now: float) -> float:
+        """No bulk before, if nothing changes. A pace that rises shortens what a slower one made wait."""
+        limit = self._reckon(now)
+        return max(0.0, self._ahead / limit)
 
     def sent(self, count: int, now: float) -> None:
         """`count` bytes of bulk leave."""
+        self._reckon(now)
+        self._ahead += count
+
+    def _reckon(self, now: float) -> float:
         limit = self.limit(now)
-        begun = max(self._next_at, now - BURST_S)
-        self._next_at = begun + count / limit if limit < math.inf else -math.inf
+        if limit == math.inf:
+            self._ahead = 0.0
+        else:
+            self._ahead = max(self._ahead - limit * (now - self._ahead_at), -BURST_S * limit)
+        self._ahead_at = now
+        return limit

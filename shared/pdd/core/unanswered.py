@@ -4,7 +4,7 @@ Answers come in that order: what was sent before an answered frame and has none 
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from .ids import TransferId
@@ -23,12 +23,14 @@ class Item(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """`size`: payload bytes. `clean`: none were in flight, so that the answer tells the line's own round trip."""
+    """`size`: payload bytes; `crossing`: as they are on the line. `clean`: none were in flight, so that the answer tells the
+    line's own round trip."""
 
     size: int
     at: float
     small: bool = False
     clean: bool = False
+    crossing: int | None = None
 
 
 class Unanswered:
@@ -59,12 +61,17 @@ class Unanswered:
         if size:
             self._link.on_sent(size, now)
 
+    def crossing(self, item: Item, size: int) -> None:
+        """It leaves in so many bytes."""
+        if sent := self._sent.get(item):
+            self._sent[item] = replace(sent, crossing=size)
+
     def answer(self, item: Item, now: float) -> Sent | None:
         """`item` did arrive. None where it is not waited for. Call `lost_before` first."""
         sent = self._sent.pop(item, None)
         if sent and sent.size:
             self._count(-sent.size, sent.small)
-            self._link.on_acked(sent.size, sent.at, now, sent.small)
+            self._link.on_acked(sent.size, sent.at, now, sent.small, sent.crossing)
         return sent
 
     def lost_before(self, item: Item) -> Iterator[Item]:

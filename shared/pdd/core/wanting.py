@@ -32,7 +32,7 @@ class Wanting:
         bulk = sorted((one for box in boxes for one in box.waiting(now)), key=lambda one: one.remaining_bytes)
         return LineWants(
             self._link.site,
-            self._link.capacity.bytes_per_s or self._link.bytes_per_s(now),
+            self._link.capacity.bytes_per_s,
             self._link.delivered_bytes,
             self._link.queue_s(now),
             self._link.small_bytes,

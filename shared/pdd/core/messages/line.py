@@ -21,7 +21,7 @@ class LineWants(Message, frozen=True, array_like=True, tag=True):
     """
 
     site: str
-    bytes_per_s: float  # the most it carried for us lately
+    bytes_per_s: float  # the most it carried for us lately; 0: not known, and never what a pace let through
     delivered_bytes: int  # ever, as they crossed; differences count
     queue_s: float
     small_bytes: int
