@@ -29,7 +29,6 @@ from .play import Played, Stage
 from .script import MAX_TOKENS, SYSTEM, TURNS, WARM_UPS
 
 DTYPE = "float32"  # exact: ids may be compared to the bit
-NO_CUTS = {"SINGULAR__CAP": "0"}  # a cap of 5 % says nothing about five requests
 VALUE_BYTES = 4
 FIRST_LINE = Line(40.0, 25.0)  # until the machine's pace is known
 RELAYED_STEPS = 14  # the line is so slow that RLD writes about so many tokens before the first prompt has crossed ...
@@ -53,7 +52,7 @@ def _demo(told: argparse.Namespace, console: Console) -> int:
     model = told.model or demo_model(read_settings(LocalSettings).cache_dir, console)
     with tempfile.TemporaryDirectory(prefix="pdd-demo-") as folder:
         run = RunDirectory(told.run_dir or Path(folder))
-        fleet = Fleet(model_dir=model, dtype=DTYPE, router_port=0, line=FIRST_LINE, settings=NO_CUTS)
+        fleet = Fleet(model_dir=model, dtype=DTYPE, router_port=0, line=FIRST_LINE)
         deployment = Deployment(fleet, run)
         try:
             start_shown(deployment, console)

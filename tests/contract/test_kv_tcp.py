@@ -14,7 +14,7 @@ from infra.wan.line import Line
 from infra.wan.state import MBIT, Change
 from pdd.adapters.kv_tcp import TcpKvLink
 from pdd.adapters.kv_tcp_socket import TcpOptions, host_and_port
-from pdd.core.effects import ExpectKv
+from pdd.core.effects import ExpectKv, PaceLine
 from pdd.core.events import KvCloseAcked, KvClosed, KvDamaged, KvExpected, LineMeasured, TransferFailed
 from pdd.core.ids import Epoch, Key, RequestId, TransferId
 from pdd.core.wire import PROTOCOL, Hello, Ping, encode
@@ -35,6 +35,7 @@ from tests.contract.kv_tcp_ends import (
     transfer_works,
 )
 
+PER_WIDE_TOKEN = 7680
 OTHER = TransferId("r2.1.md.1")
 OTHER_KEY = Key(RequestId("r2"), Epoch(1))
 
@@ -235,6 +236,27 @@ def test_a_small_transfer_passes_a_big_one_on_a_slow_line() -> None:
         small = bench.until_event(bench.sender, KvCloseAcked, seconds=20)
         assert small.transfer == OTHER and small.seconds < 1.5
         bench.cancel()
+
+
+def test_a_lease_may_be_used_whole_by_the_one_connection_that_has_something_to_send() -> None:
+    """And what a slower lease made wait does not wait any longer once it has risen."""
+    bench, lease = wide_bench(), 0.5e6
+    with both(bench):
+        assert isinstance(bench.sender.link, TcpKvLink) and isinstance(bench.receiver.link, TcpKvLink)
+        bench.address = bench.receiver.link.address
+        bench.expect(0, 200)
+        bench.open()  # makes the way known
+        for bytes_per_s in (1e3, lease):
+            until = Monotonic.now() + 60
+            bench.sender.link.pace(PaceLine(bench.receiver.peer.site, bytes_per_s, bytes_per_s, until))
+            if bytes_per_s < lease:
+                bench.offer(0, 8)  # one chunk
+                bench.until(lambda: bench.receiver.landed_tokens() == 8)
+        began = Monotonic.now()
+        bench.offer(8, 200)
+        bench.finish()
+        bench.until_event(bench.sender, KvCloseAcked, seconds=20)
+        assert Monotonic.now() - began < 2 * 192 * PER_WIDE_TOKEN / lease
 
 
 def test_a_cut_line_that_comes_back_carries_the_rest() -> None:

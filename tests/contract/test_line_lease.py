@@ -39,6 +39,7 @@ class Site:
     """Site A with its P, and the receiver at B. `owner` is None: nobody leases, as when the router is gone."""
 
     senders: int
+    rate: float = RATE
     owner: LineOwner | None = field(default_factory=LineOwner)
     done: dict[TransferId, float] = field(default_factory=dict)
     began: dict[TransferId, float] = field(default_factory=dict)
@@ -46,7 +47,7 @@ class Site:
     def __post_init__(self) -> None:
         self.world = World()
         self.lines = MemoryLines(self.world)
-        self.lines.shape("a", "b", RATE, 0.05)
+        self.lines.shape("a", "b", self.rate, 0.05)
         self.peers = [Peer("a", Role.PREFILL, f"p{number}", 1) for number in range(self.senders)]
         self.links = {peer: self._link(peer) for peer in (*self.peers, MAIN)}
         self.lessees = {peer: Lessee() for peer in self.peers}
@@ -155,6 +156,20 @@ def test_the_line_stays_busy_while_the_owner_orders_it() -> None:
     total = 3 * (30 + 5 + 12 + 8) * 1e6
     last = max(site.began[one] + seconds for one, seconds in site.done.items()) - began
     assert last < 1.12 * total / RATE
+
+
+def test_a_slow_line_that_nobody_has_measured_is_used_from_the_first_transfer_on() -> None:
+    """No transfer is long enough to show the line's rate by itself, and all of them together are late."""
+    slow = 250e3
+    site = Site(2, slow)
+    sizes = (0.6, 0.3, 0.5, 0.4)
+    for number in range(24):
+        site.send(number % 2, sizes[number % 4], f"t{number}")
+        site.run(1)
+    total = 6 * sum(sizes) * 1e6
+    assert site.lines.bytes_carried["a", "b"] > 0.85 * 24 * slow
+    site.run(1.15 * total / slow - 24)
+    assert len(site.done) == 24
 
 
 def test_when_the_owner_is_gone_the_long_one_gets_its_share_back() -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pdd.core.singular import MEMORY, Singular, SingularSettings, finishes_first
+from pdd.core.singular import Singular, SingularSettings, finishes_first
 
 
 def guard(cap: float = 0.05, gap: float = 0.1) -> Singular:
@@ -21,8 +21,19 @@ def test_the_relay_is_first_when_all_it_may_write_takes_less_than_the_line(
     assert finishes_first(left, step_s, crossing_s) is first
 
 
-def test_nothing_stands_against_the_first_cut() -> None:
-    assert guard().why_not() is None
+def test_a_new_router_cuts_nothing_until_it_has_served_enough_for_a_share() -> None:
+    watched, served = guard(), 0
+    while watched.why_not() == "cap":
+        watched.ended(was_cut=False)
+        served += 1
+    assert served == 23 and watched.why_not() is None
+
+
+def test_a_cap_of_all_stands_against_no_cut() -> None:
+    watched = guard(cap=1.0)
+    for cut in (True, True, False, True):
+        assert watched.why_not() is None
+        watched.ended(was_cut=cut)
 
 
 def test_a_cap_of_zero_withholds_every_cut() -> None:
@@ -34,7 +45,7 @@ def test_however_many_could_be_cut_the_share_stays_at_its_cap(could: list[bool],
     watched = guard(cap=cap)
     for wanted in could:
         watched.ended(was_cut=wanted and watched.why_not() is None)
-        assert watched.share <= cap + MEMORY
+        assert watched.share <= cap
 
 
 @given(st.integers(1, 7), st.floats(0.0, 0.3))
@@ -44,7 +55,7 @@ def test_over_many_requests_no_more_than_the_cap_are_cut(every: int, cap: float)
         cut = number % every == 0 and watched.why_not() is None
         cuts += cut
         watched.ended(was_cut=cut)
-    assert cuts <= (cap + MEMORY) * count + 1 / MEMORY
+    assert cuts <= cap * count + 1e-6
 
 
 def test_a_prefix_that_only_prefill_knows_opens_the_gap_and_withholds_cuts() -> None:
@@ -64,7 +75,7 @@ def test_the_gap_is_what_hits_at_prefill_are_ahead_of_hits_at_main_decode() -> N
 
 
 def test_the_gap_closes_when_main_decode_has_learned() -> None:
-    watched = guard()
+    watched = guard(cap=1.0)
     for _ in range(20):
         watched.served(1000, 900, 0)
     for _ in range(300):

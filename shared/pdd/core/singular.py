@@ -13,7 +13,7 @@ MEMORY = 1 / 64  # weight of the latest request in the running means
 class SingularSettings:
     """Published traffic has 3-4 % such requests."""
 
-    cap: float = 0.05  # share of requests
+    cap: float = 0.05  # share of requests, never passed; below MEMORY none is cut
     gap: float = 0.10  # P-hit minus MD-hit, as a share of prompt tokens
     patience_s: float = 30.0  # how long a withheld cut's transfer, or a warm-up, may go on after the client was served
     warm_up: bool = False  # whatever RLD ended crosses later, while nobody waits
@@ -24,7 +24,7 @@ class Singular:
 
     def __init__(self, given: SingularSettings) -> None:
         self.given = given
-        self.share = 0.0  # of requests that were cut, a running mean
+        self.share = given.cap  # of requests that were cut, a running mean: who has seen nothing yet cuts nothing
         self._at_prefill = self._at_main = self._prompt = 0.0  # tokens a request: hits, and all
 
     @property
@@ -51,12 +51,15 @@ class Singular:
         """Why a cut is withheld now; None: it may be made."""
         if self.gap > self.given.gap:
             return "gap"
-        if self.share >= self.given.cap:
+        if self._share_after(was_cut=True) > self.given.cap:
             return "cap"
         return None
 
     def ended(self, was_cut: bool) -> None:
-        self.share += MEMORY * (was_cut - self.share)
+        self.share = self._share_after(was_cut)
+
+    def _share_after(self, was_cut: bool) -> float:
+        return self.share + MEMORY * (was_cut - self.share)
 
 
 def finishes_first(outputs_left: int, step_s: float, crossing_s: float) -> bool:

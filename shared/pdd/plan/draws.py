@@ -50,7 +50,7 @@ def spec(rng: Random, seed: int) -> HouseSpec:
         ),
         relay_bound=pick([0, 0, 8, 30]),
         singular=SingularSettings(
-            cap=pick([0.0, 0.05, 1.0, 1.0]), gap=pick([0.1, 2.0, 2.0]), warm_up=pick([False, True])
+            cap=pick([0.0, 0.5, 1.0, 1.0]), gap=pick([0.1, 2.0, 2.0]), warm_up=pick([False, True])
         ),
         policy=pick(list(POLICIES)),
     )

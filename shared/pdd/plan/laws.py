@@ -13,7 +13,6 @@ from ..core.ids import Epoch, Key, Peer, RequestId, Role, TransferId
 from ..core.roles.prefill import Phase as PrefillPhase
 from ..core.roles.router import Router
 from ..core.roles.worker import Worker
-from ..core.singular import MEMORY
 from ..sim.world import Node
 
 
@@ -186,5 +185,5 @@ class Laws:
     @staticmethod
     def _cuts(machine: Router) -> None:
         guard = machine.cuts.singular
-        if guard.share >= guard.given.cap + MEMORY or guard.gap > guard.given.gap:
+        if guard.share > guard.given.cap or guard.gap > guard.given.gap:
             raise Violation("the guard", f"a cut at a share of {guard.share:.3f} and a gap of {guard.gap:.3f}")
