@@ -24,16 +24,21 @@ Report = Annotated[Path | None, typer.Option(help="A file for the figures, as JS
 
 
 @app.command()
-def agreement(scenario: Path = SCENARIOS / "agreement.toml", seed: int = 7, report: Report = None) -> None:
+def agreement(
+    scenario: Path = SCENARIOS / "agreement.toml",
+    seed: int = 7,
+    runs: Annotated[int, typer.Option(min=1, help="So many seeds, from that one on.")] = 3,
+    report: Report = None,
+) -> None:
     """Play a scenario live and simulated, and compare."""
-    found, base = read_scenario(scenario), scenario.parent
+    found, base, seeds = read_scenario(scenario), scenario.parent, range(seed, seed + runs)
     plan = fleet_plan(found)
     with tempfile.TemporaryDirectory() as folder, console.status("playing live"):
         fleet = agreeing.live_fleet(found, plan, make_spoken_model(Path(folder) / "model"))
-        live = summarize(agreeing.play_live(found, fleet, seed, Path(folder) / "run", base))
-    simulated = summarize(agreeing.play_simulated(found, plan, seed, base))
+        live = summarize(agreeing.play_live(found, fleet, seeds, Path(folder) / "run", base))
+    simulated = summarize(agreeing.play_simulated(found, plan, seeds, base))
     lines = agreeing.compared(live, simulated)
-    table = Table("figure", "live", "simulated", "off", title=f"{found.name}, seed {seed}: {live['requests']} requests")
+    table = Table("figure", "live", "simulated", "off", title=f"{found.name}: {live['requests']} requests")
     for line in lines:
         colour = "" if line.off <= agreeing.WITHIN else "[yellow]"
         table.add_row(line.name, f"{line.live:.4g}", f"{line.simulated:.4g}", f"{colour}{line.off:.1%}")
