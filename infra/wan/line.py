@@ -15,9 +15,10 @@ from .direction import Direction
 from .state import MBIT, Change, LineState, Map
 
 QUEUE_S = 0.02  # reserved and not left; then nobody reads on
-HELD_BYTES = 256 << 10  # of one connection, beyond twice what the line holds
+HELD_BYTES = 256 << 10  # of one connection, beyond twice what the line holds, at the most
 HELD_BYTES_UNLIMITED = 32 << 20
-SOCKET_BYTES = 128 << 10
+SOCKET_BYTES = 128 << 10  # the same on its way in, and on its way out
+BUFFER_S, BUFFER_BYTES = 0.05, 8 << 10  # a slow line's connections hold no more than it carries in so long, or so much
 CONNECT_S = 5.0
 CLOSE_S = 5.0
 
@@ -112,14 +113,16 @@ class Line:
         bound = socket.socket(family)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SOCKET_BYTES)  # accepted sockets inherit it
+            bound.setsockopt(
+                socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer(SOCKET_BYTES)
+            )  # accepted sockets inherit it
             bound.bind((listener.host, listener.port))
         except OSError:
             bound.close()
             raise
         listener.port = bound.getsockname()[1]
         listener.server = await asyncio.start_server(
-            lambda reader, writer: self._take(listener, reader, writer), sock=bound, limit=SOCKET_BYTES
+            lambda reader, writer: self._take(listener, reader, writer), sock=bound, limit=self._buffer(SOCKET_BYTES)
         )
 
     # -- one connection -----------------------------------------------------------------------------------------------
@@ -185,7 +188,10 @@ class Line:
     def _held_limit(self) -> int:
         if not self._rate_mbit:
             return HELD_BYTES_UNLIMITED
-        return HELD_BYTES + int(2 * self._rate_mbit * MBIT * self._delay_ms / 1000)
+        return self._buffer(HELD_BYTES) + int(2 * self._rate_mbit * MBIT * self._delay_ms / 1000)
+
+    def _buffer(self, most: int) -> int:
+        return max(BUFFER_BYTES, min(most, int(self._rate_mbit * MBIT * BUFFER_S))) if self._rate_mbit else most
 
 
 class Held:

@@ -66,6 +66,7 @@ def test_warm_up_comes_after_all_that_somebody_waits_for(box: Box) -> None:
 
 
 def test_small_transfers_have_a_lane_of_their_own(box: Box) -> None:
+    box.measure(2e6)
     box.open(opening(A, 6400), 1, 0.0)
     box.offer(A, 0, 6400)
     box.open(opening(B, 100), 2, 0.0)
@@ -75,6 +76,7 @@ def test_small_transfers_have_a_lane_of_their_own(box: Box) -> None:
 
 
 def test_a_lane_that_has_no_bulk_to_send_helps_with_small_transfers(box: Box) -> None:
+    box.measure(2e6)
     box.open(opening(A, 100), 1, 0.0)
     box.offer(A, 0, 100)
     box.next(box.lanes[SMALL], 0.0)  # it is opened
@@ -88,6 +90,7 @@ def test_a_lane_that_has_no_bulk_to_send_helps_with_small_transfers(box: Box) ->
 
 
 def test_a_full_window_of_bulk_leaves_room_for_small(box: Box) -> None:
+    box.measure(2e6)
     box.open(opening(A, 6400), 1, 0.0)
     box.offer(A, 0, 6400)
     box.drain()
@@ -253,6 +256,7 @@ def test_bulk_leaves_at_the_leased_rate_and_then_at_an_equal_share(box: Box) -> 
 
 
 def test_small_transfers_are_not_held_back_by_a_lease(box: Box) -> None:
+    box.measure(4e6)
     box.pace.lease(1.0, 1.0, until=100.0)
     box.open(opening(A, 200), 1, 0.0)
     box.offer(A, 0, 200)

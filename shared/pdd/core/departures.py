@@ -16,6 +16,7 @@ from .packing import Packing
 from .unanswered import Item
 from .wire import CloseFrame, Frame, WireShape
 
+LANE_BYTES = 64 << 10  # for less no connection is made beside those that are up
 TRICKLE_S = 2.0  # whoever waits gets a small chunk through so often, so that nobody takes him for dead
 TRICKLE_SHARE = 0.1  # of the line, at most
 
@@ -76,7 +77,7 @@ class Departures:
         if lane.up or lane.number <= 1:
             return bool(self._leaving) or lane.busy
         waiting = sum(leaving.waiting_tokens for leaving in self._leaving.values() if not leaving.small)
-        return self._bytes(waiting) > lane.number * self.link.chunk_bytes(0.0) // self._streams
+        return self._bytes(waiting) > lane.number * max(self.link.chunk_bytes(0.0) // self._streams, LANE_BYTES)
 
     def next(self, lane: Lane, now: float) -> Frame | ChunkDue | None:
         """The next frame to send on this lane, taken as sent. None: nothing may leave before an answer, an offer or `wait_s`."""

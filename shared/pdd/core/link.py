@@ -17,7 +17,7 @@ ROUND_TRIPS_KEPT = 4
 QUEUE_MEMORY_S = 1.0  # a queue nobody has measured for so long is none
 
 CHUNK_S = 0.1  # a chunk should take the line about so long, so that small transfers come between
-CHUNK_BYTES_MIN = 64 << 10
+CHUNK_BYTES_MIN = 16 << 10
 CHUNK_BYTES_MAX = 2 << 20
 CHUNK_BYTES_FIRST = 128 << 10  # until something is measured
 CHUNK_BYTES_SMALL = 128 << 10  # of small transfers
@@ -25,7 +25,7 @@ WINDOW_BYTES_MAX = 64 << 20
 SMALL_PIPES = 1.5
 
 SMALL_S = 0.1  # a transfer that takes the line no longer than this is small
-SMALL_BYTES = (256 << 10, 8 << 20)  # whatever the line
+SMALL_BYTES = (64 << 10, 8 << 20)  # whatever the line
 
 
 class LinkEstimator:

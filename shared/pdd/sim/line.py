@@ -14,6 +14,7 @@ from ..core.line_owner import grants
 from ..core.link import SMALL_BYTES, SMALL_S
 from ..core.messages import LineWants, Waiting
 from ..core.order import turn
+from ..core.pace import FIRST_SMALL
 from ..core.wanting import shortest
 from .world import World
 
@@ -162,11 +163,12 @@ class SimLine:
         return budget
 
     def _by_owner(self, flows: list[Flow]) -> None:
-        """Small transfers are held back by nobody; the rest goes by leases, and what a lease leaves unused to whoever is next."""
+        """Bulk makes room for small transfers; it goes by leases, and what a lease leaves unused to whoever is next."""
         small_limit = min(max(self.bytes_per_s * SMALL_S, SMALL_BYTES[0]), SMALL_BYTES[1])
         small = [flow for flow in flows if flow.total <= small_limit and not flow.warm_up]
-        left = self._share(small, self.bytes_per_s) if small else self.bytes_per_s
         bulk = [flow for flow in flows if flow.total > small_limit or flow.warm_up]
+        room = self.bytes_per_s * ((1 - FIRST_SMALL) if bulk else 1.0)
+        left = self.bytes_per_s - room + (self._share(small, room) if small else room)
         by_sender: dict[Peer | None, list[Flow]] = {}
         for flow in bulk:
             by_sender.setdefault(flow.sender, []).append(flow)
