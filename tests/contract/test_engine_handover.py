@@ -74,6 +74,24 @@ def test_main_extends_beside_its_running_batch_while_ids_arrive_in_any_portion(r
     assert main.outputs("other") == rig.alone(rig.prompt(50, 3), GREEDY)
 
 
+def test_the_step_after_an_import_takes_what_was_imported(rig: Rig) -> None:
+    """Its ids come in answer to the import, while others decode: they must not wait for a step of those first."""
+    ids = rig.prompt(100)
+    prefill = prefilled(rig, ids)
+    main = rig.desk()
+    main.open("other", rig.prompt(50, 3))
+    main.speak("other")
+    rig.run_until(lambda: len(main.outputs("other")) > 2)
+    main.open("a", ids, compute_last=False)
+    main.take("a", prefill.export("a", 0, 100))
+    rig.run_until(lambda: main.saw(KvImported(key("a"))))
+    steps = len(main.steps)
+    main.append("a", 0, prefill.outputs("a"))
+    main.speak("a")
+    rig.run_until(lambda: len(main.steps) > steps)
+    assert main.outputs("a") and main.outputs("other")[3:], "both in one step"
+
+
 def test_chunks_leave_as_they_are_computed_and_enter_in_pieces_of_any_size(rig: Rig) -> None:
     ids = rig.prompt(150)
     prefill = rig.desk()

@@ -169,7 +169,7 @@ class SteppingEngine:
         kept = self._batch.finish_import(staged, written=True)
         self._end_import(staged, "" if kept else "the sequence is closed")
         self._flush()
-        self._begin()
+        self._wake()  # not at once: the next step takes what was imported, if its ids come now
 
     def _end_import(self, staged: Import, failure: str) -> None:
         _, done = self._staged.pop(staged)
