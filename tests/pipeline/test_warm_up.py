@@ -129,3 +129,20 @@ def test_a_warm_up_that_takes_too_long_is_given_up() -> None:
     cut_short(house, 8, 1500)
     assert house.settle(10.0), house.leftovers()
     assert outcomes(house) == {"given_up": 1}
+
+
+def test_the_next_turn_ends_a_transfer_that_only_went_on_so_that_main_decode_learns() -> None:
+    """No cut was allowed. Sent by both turns, the same prefix would cross the line twice."""
+    house = ready(replace(SPEC, singular=SingularSettings(cap=0.0)))
+    first = cut_short(house)
+    turn = house.submit((*first.asked.ids, *first.ids, *prompt(20, 9)), 40)
+    assert outcomes(house) == {"given_up": 1}
+    assert house.settle(60.0), house.leftovers()
+    assert turn.ids == house.baseline(turn)
+
+
+def test_a_transfer_that_goes_on_ends_when_main_decode_has_learned() -> None:
+    house = ready(replace(SPEC, singular=SingularSettings(cap=0.0)))
+    first = cut_short(house)
+    assert house.settle(30.0), house.leftovers()
+    assert outcomes(house) == {"learned": 1} and hit_at_main(house, first) == 320

@@ -78,6 +78,5 @@ class Finisher(Planner):
             self._command(course)
 
     def _end_learning(self, course: Course) -> None:
-        if course.warm_up:
-            self.emit(warming.ended(course))
+        self.emit(warming.ended(course))
         self._end(course, "length" if len(course.out) >= course.asked.sampling.max_tokens else "stop")

@@ -34,12 +34,11 @@ def cast_for(course: Course, fleet: Fleet, now: float) -> Cast | None:
 
 
 def outlived(courses: Iterable[Course], by: Course) -> list[Course]:
-    """Warm-ups of a prompt that this new request continues."""
+    """What MD learns of a prompt that this new request continues: its own transfer brings what is missing, and once will do."""
     return [
         one
         for one in courses
-        if one.warm_up
-        and one.phase is Phase.LEARNING
+        if one.phase is Phase.LEARNING
         and one.asked.cache_salt == by.asked.cache_salt
         and 0 < len(one.blocks) <= len(by.blocks)
         and one.blocks[-1] == by.blocks[len(one.blocks) - 1]
