@@ -27,7 +27,7 @@ Report = Annotated[Path | None, typer.Option(help="A file for the figures, as JS
 def agreement(
     scenario: Path = SCENARIOS / "agreement.toml",
     seed: int = 7,
-    runs: Annotated[int, typer.Option(min=1, help="So many seeds, from that one on.")] = 3,
+    runs: Annotated[int, typer.Option(min=1, help="So many seeds, from that one on.")] = 6,
     report: Report = None,
 ) -> None:
     """Play a scenario live and simulated, and compare."""
