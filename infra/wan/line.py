@@ -110,19 +110,18 @@ class Line:
 
     async def _bind(self, listener: Listener) -> None:
         family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
+        most = self._buffer(SOCKET_BYTES)
         bound = socket.socket(family)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.setsockopt(
-                socket.SOL_SOCKET, socket.SO_RCVBUF, self._buffer(SOCKET_BYTES)
-            )  # accepted sockets inherit it
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, most)  # accepted sockets inherit it
             bound.bind((listener.host, listener.port))
         except OSError:
             bound.close()
             raise
         listener.port = bound.getsockname()[1]
         listener.server = await asyncio.start_server(
-            lambda reader, writer: self._take(listener, reader, writer), sock=bound, limit=self._buffer(SOCKET_BYTES)
+            lambda reader, writer: self._take(listener, reader, writer), sock=bound, limit=most
         )
 
     # -- one connection -----------------------------------------------------------------------------------------------
