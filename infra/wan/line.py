@@ -17,8 +17,8 @@ from .state import MBIT, Change, LineState, Map
 QUEUE_S = 0.02  # reserved and not left; then nobody reads on
 HELD_BYTES = 256 << 10  # of one connection, beyond twice what the line holds, at the most
 HELD_BYTES_UNLIMITED = 32 << 20
-SOCKET_BYTES = 128 << 10  # the same on its way in, and on its way out
-BUFFER_S, BUFFER_BYTES = 0.05, 8 << 10  # a slow line's connections hold no more than it carries in so long, or so much
+SOCKET_BYTES = 128 << 10  # the same, where it comes in
+BUFFER_S, BUFFER_BYTES = 0.05, 8 << 10  # on a slow line less: what it carries in so long, and at least so much
 CONNECT_S = 5.0
 CLOSE_S = 5.0
 
@@ -110,7 +110,7 @@ class Line:
 
     async def _bind(self, listener: Listener) -> None:
         family = socket.AF_INET6 if ":" in listener.host else socket.AF_INET
-        most = self._buffer(SOCKET_BYTES)
+        most = self._buffer(SOCKET_BYTES)  # by the rate of this moment
         bound = socket.socket(family)
         try:
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -35,7 +35,6 @@ from tests.contract.kv_tcp_ends import (
     transfer_works,
 )
 
-PER_WIDE_TOKEN = 7680
 OTHER = TransferId("r2.1.md.1")
 OTHER_KEY = Key(RequestId("r2"), Epoch(1))
 
@@ -256,7 +255,7 @@ def test_a_lease_may_be_used_whole_by_the_one_connection_that_has_something_to_s
         bench.offer(2, 200)
         bench.finish()
         bench.until_event(bench.sender, KvCloseAcked, seconds=20)
-        assert Monotonic.now() - began < 2 * 198 * PER_WIDE_TOKEN / lease
+        assert Monotonic.now() - began < 2 * 198 * bench.sender.pages.kv_shape.bytes_per_token / lease
 
 
 def test_a_cut_line_that_comes_back_carries_the_rest() -> None:

@@ -57,6 +57,9 @@ def test_waiting_for_prefill_is_not_the_lines_time() -> None:
     for _ in range(10):
         now = send(link, pipe, [500 * KB], now) + 3.0
     assert link.bytes_per_s(now) == pytest.approx(2.5e6, rel=0.02)
+    for _ in range(10):
+        now = send(link, pipe, [500 * KB], now) + 3.0
+    assert link.capacity.bytes_per_s == pytest.approx(2.5e6, rel=0.02)
 
 
 def test_a_small_window_on_a_long_line_is_not_taken_for_a_slow_line() -> None:

@@ -177,7 +177,8 @@ class TcpKvLink:
             self._sink(event)
         now = self._clock.now()
         lines = [line for line in self._lines.values() if line.outbox.pace is site.pace]
-        each = site.pace.limit(now) / max(1, sum(line.carrying for line in lines))
-        for line in lines:
+        busy = [line for line in lines if line.outbox.active]
+        each = site.pace.limit(now) / max(1, sum(line.carrying for line in busy))
+        for line in busy:
             line.keep_pace(each)
         site.tell((line.outbox for line in lines), now, self._sink, self._notes)

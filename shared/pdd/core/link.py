@@ -80,14 +80,11 @@ class LinkEstimator:
 
     def on_lost(self, count: int, small: bool = False) -> None:
         """Sent bytes that will not be answered."""
-        self._left(count)
+        self.on_resent(count)
         self.on_withdrawn(count, small)
 
     def on_resent(self, count: int) -> None:
         """Sent bytes whose connection ended: they wait again."""
-        self._left(count)
-
-    def _left(self, count: int) -> None:
         self.inflight_bytes -= count
 
     def on_round_trip(self, seconds: float) -> None:

@@ -168,7 +168,7 @@ class SimLine:
         small = [flow for flow in flows if flow.total <= small_limit and not flow.warm_up]
         bulk = [flow for flow in flows if flow.total > small_limit or flow.warm_up]
         room = self.bytes_per_s * ((1 - FIRST_SMALL) if bulk else 1.0)
-        left = self.bytes_per_s - room + (self._share(small, room) if small else room)
+        left = self.bytes_per_s - room + self._share(small, room)
         by_sender: dict[Peer | None, list[Flow]] = {}
         for flow in bulk:
             by_sender.setdefault(flow.sender, []).append(flow)
